@@ -1,0 +1,39 @@
+"""Units, constants and the sign conventions, written once.
+
+Inside dpmd: eV, Å, ps, u (g/mol), K; hence velocities in Å/ps and virials in eV.  Pressure is
+in bar at the edges.  CODATA 2018 values.
+
+*Virial* ``W[a, b] = -dE/dstrain_ab`` (3 x 3, eV), as DeePMD-kit prints it.  Then
+
+    pressure     P = (2 E_kin + tr W) / (3 V)
+    ASE stress   sigma = -W / V, tension positive, Voigt order xx yy zz yz xz xy
+"""
+
+import numpy as np
+
+#: Boltzmann constant, eV/K
+BOLTZMANN = 8.617333262e-5
+#: eV per u Å^2 / ps^2, so that E_kin = 1/2 MASS_VELOCITY m v^2
+MASS_VELOCITY = 1.66053906660e-27 * 1e4 / 1.602176634e-19
+#: bar per eV/Å^3
+BAR = 1602176.634
+
+_VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+
+
+def stress_from_virial(virial, volume):
+    """ASE stress (6,) in eV/Å^3 from a virial (3, 3) in eV and a volume in Å^3."""
+    symmetric = (virial + np.swapaxes(virial, -1, -2)) / 2
+    return np.stack([-symmetric[..., a, b] for a, b in _VOIGT], axis=-1) / volume
+
+
+def pressure(kinetic_energy, virial, volume):
+    """Pressure in bar from the kinetic energy (eV), the virial (3, 3) in eV and the volume (Å^3)."""
+    return (2 * kinetic_energy + np.trace(virial)) / (3 * volume) * BAR
+
+
+def temperature(kinetic_energy, degrees_of_freedom):
+    """Kinetic temperature in K; 0 without degrees of freedom."""
+    if degrees_of_freedom <= 0:
+        return 0.0
+    return 2 * kinetic_energy / (degrees_of_freedom * BOLTZMANN)

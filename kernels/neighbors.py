@@ -1,0 +1,218 @@
+"""Neighbour lists: all neighbours of the local atoms within a cutoff, in O(N).
+
+Periodic images and other nodes' atoms are explicit ghost atoms, so the list knows no cell:
+any lattice, any mix of periodic and open directions, and cells smaller than the cutoff are
+the same case.
+
+Cost per build (a: atoms, n: neighbours per atom within the list cutoff, cells of half a
+cutoff): 125 cells hold about 125 / (8 * 4.19) n = 3.7 n candidates per centre, 6 flops each,
+and a row of n 4-byte indices is written.
+"""
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+#: cells per cutoff length; two gives the fewest candidates per visited cell for liquids
+_CELLS_PER_CUTOFF = 2
+#: candidates are compared in single precision; Å added to the cutoff for its rounding
+_ROUNDING = 1e-5
+
+
+@dataclass
+class NeighborList:
+    """Full neighbour list in rows.
+
+    The neighbours of centre ``i`` are ``indices[first[i] : first[i] + count[i]]`` (int32, into
+    local and ghost atoms), sorted by type; atoms within ``cutoff`` (Å) and possibly a rounding
+    more.  ``indices`` may hold unused room between rows.
+    """
+
+    first: np.ndarray
+    count: np.ndarray
+    indices: np.ndarray
+    cutoff: float
+
+    @property
+    def n_centres(self):
+        return len(self.first)
+
+
+@numba.njit(cache=True, nogil=True)
+def _sort_into_cells(positions, types, n_types, low, inverse_size, shape):
+    """Counting sort of the atoms by (cell, type); atoms of negative type are left out."""
+    n = len(positions)
+    n_bins = shape[0] * shape[1] * shape[2] * n_types
+    start = np.zeros(n_bins + 1, np.int64)
+    bin_of = np.full(n, -1, np.int64)
+    for i in range(n):
+        if types[i] < 0:
+            continue
+        c = np.int64(0)
+        for k in range(3):
+            c = c * shape[k] + min(max(np.int64((positions[i, k] - low[k]) * inverse_size[k]), 0), shape[k] - 1)
+        bin_of[i] = c * n_types + types[i]
+        start[bin_of[i] + 1] += 1
+    for b in range(n_bins):
+        start[b + 1] += start[b]
+    order = np.empty(start[n_bins], np.int32)
+    fill = start[:n_bins].copy()
+    for i in range(n):
+        if bin_of[i] >= 0:
+            order[fill[bin_of[i]]] = i
+            fill[bin_of[i]] += 1
+    return order, start
+
+
+@numba.njit(cache=True, nogil=True)
+def _gather_candidates(cell, shape, n_types, order, start, positions, origin, offsets, candidate):
+    """Atoms of the cells around ``cell``, type by type, as single-precision offsets from ``origin``.
+
+    Returns the arrays (grown if need be) and the number of candidates.
+    """
+    x0, y0, z0 = cell // (shape[1] * shape[2]), (cell // shape[2]) % shape[1], cell % shape[2]
+    m = 0
+    for t in range(n_types):
+        for x in range(max(x0 - _CELLS_PER_CUTOFF, 0), min(x0 + _CELLS_PER_CUTOFF + 1, shape[0])):
+            for y in range(max(y0 - _CELLS_PER_CUTOFF, 0), min(y0 + _CELLS_PER_CUTOFF + 1, shape[1])):
+                for z in range(max(z0 - _CELLS_PER_CUTOFF, 0), min(z0 + _CELLS_PER_CUTOFF + 1, shape[2])):
+                    b = ((x * shape[1] + y) * shape[2] + z) * n_types + t
+                    if m + start[b + 1] - start[b] > candidate.size:
+                        room = 2 * (m + start[b + 1] - start[b])
+                        larger_offsets, larger_candidate = np.empty((3, room), np.float32), np.empty(room, np.int32)
+                        larger_offsets[:, :m], larger_candidate[:m] = offsets[:, :m], candidate[:m]
+                        offsets, candidate = larger_offsets, larger_candidate
+                    for k in range(start[b], start[b + 1]):
+                        j = order[k]
+                        for c in range(3):
+                            offsets[c, m] = positions[j, c] - origin[c]
+                        candidate[m] = j
+                        m += 1
+    return offsets, candidate, m
+
+
+@numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+def _fill_rows(cells, positions, n_local, n_types, order, start, shape, cutoff, first, count, indices, begin, end):
+    """Write the rows of the centres in ``cells`` to ``indices[begin:end]``.
+
+    Returns the room that is certainly enough; if it exceeds ``end - begin`` the rows are
+    incomplete and the call has to be repeated with more.
+    """
+    cutoff2 = np.float32(cutoff * cutoff)
+    offsets, candidate = np.empty((3, 2048), np.float32), np.empty(2048, np.int32)
+    distance2 = np.empty(2048, np.float32)
+    p, total, most = begin, np.int64(0), np.int64(0)
+    for cell in cells:
+        first_atom, last_atom = start[cell * n_types], start[(cell + 1) * n_types]
+        origin = positions[order[first_atom]]
+        offsets, candidate, m = _gather_candidates(
+            cell, shape, n_types, order, start, positions, origin, offsets, candidate
+        )
+        if candidate.size > distance2.size:
+            distance2 = np.empty(candidate.size, np.float32)
+        most = max(most, m)
+        for k in range(first_atom, last_atom):
+            i = order[k]
+            if i >= n_local:
+                continue
+            x = np.float32(positions[i, 0] - origin[0])
+            y = np.float32(positions[i, 1] - origin[1])
+            z = np.float32(positions[i, 2] - origin[2])
+            for q in range(m):
+                dx, dy, dz = offsets[0, q] - x, offsets[1, q] - y, offsets[2, q] - z
+                distance2[q] = dx * dx + dy * dy + dz * dz
+            n = 0
+            if p + m <= end:
+                for q in range(m):  # branch-free: always write, advance when near enough
+                    indices[p + n] = candidate[q]
+                    n += (distance2[q] < cutoff2) & (candidate[q] != i)
+                first[i], count[i] = p, n
+                p += n
+            else:
+                for q in range(m):
+                    n += (distance2[q] < cutoff2) & (candidate[q] != i)
+            total += n
+    return total + most
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _fill_shares(
+    cells, cell_shares, positions, n_local, n_types, order, start, shape, cutoff, first, count, indices, room_shares
+):
+    """All shares of cells at once; returns the room that each needs."""
+    n_shares = len(cell_shares) - 1
+    needed = np.zeros(n_shares, np.int64)
+    for s in numba.prange(n_shares):
+        needed[s] = _fill_rows(
+            cells[cell_shares[s] : cell_shares[s + 1]], positions, n_local, n_types, order, start, shape, cutoff,
+            first, count, indices, room_shares[s], room_shares[s + 1],
+        )  # fmt: skip
+    return needed
+
+
+@numba.njit(cache=True, nogil=True)
+def _occupied_cells(order, start, n_types, n_local, n_cells):
+    """Cells that hold a local atom, and how many local atoms precede each (cells + 1,)."""
+    cells, before = np.empty(n_cells, np.int64), np.zeros(n_cells + 1, np.int64)
+    n = 0
+    for cell in range(n_cells):
+        held = 0
+        for k in range(start[cell * n_types], start[(cell + 1) * n_types]):
+            held += order[k] < n_local
+        if held:
+            cells[n] = cell
+            before[n + 1] = before[n] + held
+            n += 1
+    return cells[:n], before[: n + 1]
+
+
+def _cell_grid(positions, cutoff):
+    """Lower corner, inverse cell sizes (1/Å) and shape of a grid of cells of half a cutoff.
+
+    Cells grow where the atoms are so sparse that most would be empty.
+    """
+    low, high = positions.min(axis=0), positions.max(axis=0)
+    extent = np.maximum(high - low, 1e-3)
+    size = cutoff / _CELLS_PER_CUTOFF
+    while np.prod(np.ceil(extent / size)) > 4 * len(positions) + 64:
+        size *= 1.26
+    shape = np.maximum(np.floor(extent / size), 1).astype(np.int64)
+    return low, shape / extent, shape
+
+
+class NeighborListBuilder:
+    """Builds lists, keeping its buffers between calls.
+
+    n_types : number of atom types of the model; threads : shares that are filled at once.
+    """
+
+    def __init__(self, n_types, threads=1):
+        self.n_types, self.threads = n_types, threads
+        self._indices, self._room = np.empty(0, np.int32), 0
+
+    def build(self, positions, types, n_local, cutoff):
+        """Neighbours of atoms ``0 .. n_local - 1`` among all atoms.
+
+        positions : (atoms, 3) float64, Å, finite; types : (atoms,) int32, negative for atoms
+        that are nobody's neighbour and have none; cutoff : Å, skin included.
+        Returns a :class:`NeighborList` that is valid until the next call.
+        """
+        first, count = np.zeros(n_local, np.int64), np.zeros(n_local, np.int32)
+        if n_local == 0:
+            return NeighborList(first, count, self._indices[:0], cutoff)
+        low, inverse_size, shape = _cell_grid(positions, cutoff)
+        order, start = _sort_into_cells(positions, types, self.n_types, low, inverse_size, shape)
+        cells, before = _occupied_cells(order, start, self.n_types, n_local, int(np.prod(shape)))
+        shares = np.searchsorted(before, np.linspace(0, before[-1], self.threads + 1)).astype(np.int64)
+        while True:
+            rooms = np.full(self.threads, self._room, np.int64)
+            room_shares = np.concatenate([[0], np.cumsum(rooms)]).astype(np.int64)
+            needed = _fill_shares(
+                cells, shares, positions, n_local, self.n_types, order, start, shape, cutoff + _ROUNDING,
+                first, count, self._indices, room_shares,
+            )  # fmt: skip
+            if needed.max() <= self._room:
+                return NeighborList(first, count, self._indices, cutoff)
+            self._room = int(1.1 * needed.max()) + 64
+            self._indices = np.empty(self.threads * self._room, np.int32)

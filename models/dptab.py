@@ -1,0 +1,161 @@
+"""dpmd's own model file, ``.dptab``: HDF5, self-contained, with networks and tables.
+
+Layout (version 1): root attribute ``dpmd_table_format`` = 1; attribute ``json`` with all
+scalars; ``embedding_of`` (T, T) indexes the distinct embeddings, -1 for none; groups
+``embedding/<k>`` and ``fitting/<t>`` hold ``layer/<l>/{weight,bias,timestep}`` and
+``table/coefficients``.  Every array is checksummed by HDF5.
+"""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from .errors import ModelError
+from .parameters import (
+    DeepPotentialModel,
+    DenseLayer,
+    Embedding,
+    EmbeddingTable,
+    EnergyFitting,
+    ModelSource,
+    Network,
+    SmoothDescriptor,
+)
+
+FORMAT_VERSION = 1
+FORMAT_ATTRIBUTE = "dpmd_table_format"
+
+_descriptor_scalars = (
+    "rcut", "rcut_smth", "switch_start", "switch_end", "switch_width", "sel", "axis_neuron", "neighbor_count",
+    "type_one_side", "protection", "shared_selection", "kind",
+)  # fmt: skip
+_descriptor_arrays = ("radial_mean", "radial_std", "angular_std", "pair_rules")
+_fitting_arrays = (
+    "energy_bias", "subtract_vacuum", "fparam_mean", "fparam_inverse_std", "aparam_mean", "aparam_inverse_std",
+)  # fmt: skip
+_table_scalars = ("lower", "upper", "maximum", "fine_step", "coarse_step")
+
+
+def _put(group, name, array):
+    group.create_dataset(name, data=array, fletcher32=np.size(array) > 0)
+
+
+def _write_network(group, network):
+    for number, layer in enumerate(network.layers):
+        g = group.create_group(f"layer/{number}")
+        g.attrs["activation"], g.attrs["skip"] = layer.activation, layer.skip
+        _put(g, "weight", layer.weight)
+        _put(g, "bias", layer.bias)
+        if layer.timestep is not None:
+            _put(g, "timestep", layer.timestep)
+
+
+def _read_network(group):
+    if "layer" not in group:
+        return None
+    layers = []
+    for number in range(len(group["layer"])):
+        g = group[f"layer/{number}"]
+        timestep = g["timestep"][()] if "timestep" in g else None
+        layers.append(
+            DenseLayer(g["weight"][()], g["bias"][()], timestep, str(g.attrs["activation"]), str(g.attrs["skip"]))
+        )
+    return Network(tuple(layers))
+
+
+def write(model, path):
+    """Write ``model`` to ``path``; the file appears whole or not at all."""
+    path = Path(path)
+    d, f = model.descriptor, model.fitting
+    unique = [e for e, _ in d.unique_embeddings()]
+    number_of = {id(e): k for k, e in enumerate(unique)}
+    scalars = {
+        "type_map": model.type_map,
+        "precision": model.precision,
+        "source": asdict(model.source),
+        "descriptor": {name: getattr(d, name) for name in _descriptor_scalars},
+        "silent_types": sorted(f.silent_types),
+        "default_fparam": None if f.default_fparam is None else list(f.default_fparam),
+    }
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with h5py.File(temporary, "w") as file:
+            file.attrs[FORMAT_ATTRIBUTE] = FORMAT_VERSION
+            file.attrs["json"] = json.dumps(scalars)
+            for name in _descriptor_arrays:
+                _put(file, f"descriptor/{name}", getattr(d, name))
+            rows = [[-1 if e is None else number_of[id(e)] for e in row] for row in d.embeddings]
+            _put(file, "embedding_of", np.array(rows))
+            for k, embedding in enumerate(unique):
+                group = file.create_group(f"embedding/{k}")
+                group.attrs["table_from_file"] = embedding.table_from_file
+                if embedding.network is not None:
+                    _write_network(group, embedding.network)
+                if embedding.table is not None:
+                    table = group.create_group("table")
+                    for name in _table_scalars:
+                        table.attrs[name] = getattr(embedding.table, name)
+                    _put(table, "coefficients", embedding.table.coefficients)
+            for name in _fitting_arrays:
+                _put(file, f"fitting/{name}", getattr(f, name))
+            for t, network in enumerate(f.networks):
+                _write_network(file.create_group(f"fitting/{t}"), network)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(file):
+    scalars = json.loads(file.attrs["json"])
+    embeddings = []
+    for k in range(len(file["embedding"])):
+        group = file[f"embedding/{k}"]
+        table = None
+        if "table" in group:
+            numbers = {name: float(group["table"].attrs[name]) for name in _table_scalars}
+            table = EmbeddingTable(coefficients=group["table/coefficients"][()], **numbers)
+        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"])))
+    d = scalars["descriptor"]
+    d["sel"] = tuple(d["sel"])
+    descriptor = SmoothDescriptor(
+        **d,
+        **{name: file[f"descriptor/{name}"][()] for name in _descriptor_arrays},
+        embeddings=tuple(
+            tuple(None if k < 0 else embeddings[k] for k in row) for row in file["embedding_of"][()].tolist()
+        ),
+    )
+    default = scalars["default_fparam"]
+    fitting = EnergyFitting(
+        networks=tuple(_read_network(file[f"fitting/{t}"]) for t in range(len(scalars["type_map"]))),
+        default_fparam=None if default is None else np.array(default),
+        silent_types=frozenset(scalars["silent_types"]),
+        **{name: file[f"fitting/{name}"][()] for name in _fitting_arrays},
+    )
+    source = scalars["source"]
+    source["warnings"] = tuple(source["warnings"])
+    return DeepPotentialModel(
+        tuple(scalars["type_map"]), descriptor, fitting, scalars["precision"], ModelSource(**source)
+    )
+
+
+def read(path):
+    """The model in a ``.dptab`` file.  Raises ModelError if it is damaged or of a later version."""
+    try:
+        with h5py.File(path, "r") as file:
+            version = int(file.attrs[FORMAT_ATTRIBUTE])
+            if version > FORMAT_VERSION:
+                raise ModelError(
+                    f"{path}: table format {version} is newer than this dpmd reads ({FORMAT_VERSION}); "
+                    "update dpmd or make the table again with 'dpmd compress'"
+                )
+            return _read(file)
+    except ModelError:
+        raise
+    except Exception as error:  # h5py raises many kinds for a damaged file
+        raise ModelError(
+            f"{path}: damaged table file ({error}); make it again with 'dpmd compress MODEL -o {path}'"
+        ) from error
