@@ -38,7 +38,7 @@ class Thermo(Hook):
         if self.new:
             writer.writeheader()
             self.new = False
-        writer.writerow({key: repr(value) for key, value in values.items()})
+        writer.writerow({key: repr(float(value)) if key != "step" else value for key, value in values.items()})
         self.file.flush()
         self.times.append(values["time_ps"])
         self.conserved.append(values["conserved_eV"])
