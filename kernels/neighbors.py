@@ -14,10 +14,13 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from .threads import run_shares
+
 #: cells per cutoff length; two gives the fewest candidates per visited cell for liquids
 _CELLS_PER_CUTOFF = 2
 #: candidates are compared in single precision; Å added to the cutoff for its rounding
 _ROUNDING = 1e-5
+_OPTIONS = {"cache": True, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
 
 @dataclass
@@ -39,7 +42,7 @@ class NeighborList:
         return len(self.first)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _sort_into_cells(positions, types, n_types, low, inverse_size, shape):
     """Counting sort of the atoms by (cell, type); atoms of negative type are left out."""
     n = len(positions)
@@ -65,60 +68,82 @@ def _sort_into_cells(positions, types, n_types, low, inverse_size, shape):
     return order, start
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
+def _stencil(cell, shape):
+    """Ranges ``x0, x1, y0, y1, z0, z1`` of the cells around ``cell`` that may hold its neighbours."""
+    x, y, z = cell // (shape[1] * shape[2]), (cell // shape[2]) % shape[1], cell % shape[2]
+    return (
+        max(x - _CELLS_PER_CUTOFF, 0), min(x + _CELLS_PER_CUTOFF + 1, shape[0]),
+        max(y - _CELLS_PER_CUTOFF, 0), min(y + _CELLS_PER_CUTOFF + 1, shape[1]),
+        max(z - _CELLS_PER_CUTOFF, 0), min(z + _CELLS_PER_CUTOFF + 1, shape[2]),
+    )  # fmt: skip
+
+
+@numba.njit(**_OPTIONS)
+def _most_candidates(cells, shape, n_types, start):
+    """The largest number of atoms in the cells around one of ``cells``."""
+    most = 0
+    for cell in cells:
+        x0, x1, y0, y1, z0, z1 = _stencil(cell, shape)
+        held = 0
+        for x in range(x0, x1):
+            for y in range(y0, y1):
+                column = (x * shape[1] + y) * shape[2]
+                held += start[(column + z1) * n_types] - start[(column + z0) * n_types]
+        most = max(most, held)
+    return most
+
+
+@numba.njit(**_OPTIONS)
 def _gather_candidates(cell, shape, n_types, order, start, positions, origin, offsets, candidate):
     """Atoms of the cells around ``cell``, type by type, as single-precision offsets from ``origin``.
 
-    Returns the arrays (grown if need be) and the number of candidates.
+    Returns the number of candidates.
     """
-    x0, y0, z0 = cell // (shape[1] * shape[2]), (cell // shape[2]) % shape[1], cell % shape[2]
+    x0, x1, y0, y1, z0, z1 = _stencil(cell, shape)
+    x_origin, y_origin, z_origin = positions[origin, 0], positions[origin, 1], positions[origin, 2]
     m = 0
     for t in range(n_types):
-        for x in range(max(x0 - _CELLS_PER_CUTOFF, 0), min(x0 + _CELLS_PER_CUTOFF + 1, shape[0])):
-            for y in range(max(y0 - _CELLS_PER_CUTOFF, 0), min(y0 + _CELLS_PER_CUTOFF + 1, shape[1])):
-                for z in range(max(z0 - _CELLS_PER_CUTOFF, 0), min(z0 + _CELLS_PER_CUTOFF + 1, shape[2])):
+        for x in range(x0, x1):
+            for y in range(y0, y1):
+                for z in range(z0, z1):
                     b = ((x * shape[1] + y) * shape[2] + z) * n_types + t
-                    if m + start[b + 1] - start[b] > candidate.size:
-                        room = 2 * (m + start[b + 1] - start[b])
-                        larger_offsets, larger_candidate = np.empty((3, room), np.float32), np.empty(room, np.int32)
-                        larger_offsets[:, :m], larger_candidate[:m] = offsets[:, :m], candidate[:m]
-                        offsets, candidate = larger_offsets, larger_candidate
                     for k in range(start[b], start[b + 1]):
                         j = order[k]
-                        for c in range(3):
-                            offsets[c, m] = positions[j, c] - origin[c]
+                        offsets[0, m] = positions[j, 0] - x_origin
+                        offsets[1, m] = positions[j, 1] - y_origin
+                        offsets[2, m] = positions[j, 2] - z_origin
                         candidate[m] = j
                         m += 1
-    return offsets, candidate, m
+    return m
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
-def _fill_rows(cells, positions, n_local, n_types, order, start, shape, cutoff, first, count, indices, begin, end):
-    """Write the rows of the centres in ``cells`` to ``indices[begin:end]``.
+@numba.njit(**_OPTIONS)
+def _fill_share(
+    share, cells, cell_shares, positions, n_local, n_types, order, start, shape, cutoff, first, count, indices, room
+):
+    """Write the rows of the centres in one share of the cells to its part of ``indices``.
 
-    Returns the room that is certainly enough; if it exceeds ``end - begin`` the rows are
-    incomplete and the call has to be repeated with more.
+    Each share has ``room`` places.  Returns the room that is certainly enough; if it exceeds
+    ``room`` the rows are incomplete and the call has to be repeated with more.
     """
     cutoff2 = np.float32(cutoff * cutoff)
-    offsets, candidate = np.empty((3, 2048), np.float32), np.empty(2048, np.int32)
-    distance2 = np.empty(2048, np.float32)
-    p, total, most = begin, np.int64(0), np.int64(0)
+    cells = cells[cell_shares[share] : cell_shares[share + 1]]
+    most = _most_candidates(cells, shape, n_types, start)
+    offsets, distance2 = np.empty((3, most), np.float32), np.empty(most, np.float32)
+    candidate = np.empty(most, np.int32)
+    p, end, total = share * room, (share + 1) * room, 0
     for cell in cells:
         first_atom, last_atom = start[cell * n_types], start[(cell + 1) * n_types]
-        origin = positions[order[first_atom]]
-        offsets, candidate, m = _gather_candidates(
-            cell, shape, n_types, order, start, positions, origin, offsets, candidate
-        )
-        if candidate.size > distance2.size:
-            distance2 = np.empty(candidate.size, np.float32)
-        most = max(most, m)
+        origin = order[first_atom]
+        m = _gather_candidates(cell, shape, n_types, order, start, positions, origin, offsets, candidate)
         for k in range(first_atom, last_atom):
             i = order[k]
             if i >= n_local:
                 continue
-            x = np.float32(positions[i, 0] - origin[0])
-            y = np.float32(positions[i, 1] - origin[1])
-            z = np.float32(positions[i, 2] - origin[2])
+            x = np.float32(positions[i, 0] - positions[origin, 0])
+            y = np.float32(positions[i, 1] - positions[origin, 1])
+            z = np.float32(positions[i, 2] - positions[origin, 2])
             for q in range(m):
                 dx, dy, dz = offsets[0, q] - x, offsets[1, q] - y, offsets[2, q] - z
                 distance2[q] = dx * dx + dy * dy + dz * dz
@@ -136,22 +161,7 @@ def _fill_rows(cells, positions, n_local, n_types, order, start, shape, cutoff, 
     return total + most
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
-def _fill_shares(
-    cells, cell_shares, positions, n_local, n_types, order, start, shape, cutoff, first, count, indices, room_shares
-):
-    """All shares of cells at once; returns the room that each needs."""
-    n_shares = len(cell_shares) - 1
-    needed = np.zeros(n_shares, np.int64)
-    for s in numba.prange(n_shares):
-        needed[s] = _fill_rows(
-            cells[cell_shares[s] : cell_shares[s + 1]], positions, n_local, n_types, order, start, shape, cutoff,
-            first, count, indices, room_shares[s], room_shares[s + 1],
-        )  # fmt: skip
-    return needed
-
-
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _occupied_cells(order, start, n_types, n_local, n_cells):
     """Cells that hold a local atom, and how many local atoms precede each (cells + 1,)."""
     cells, before = np.empty(n_cells, np.int64), np.zeros(n_cells + 1, np.int64)
@@ -206,13 +216,11 @@ class NeighborListBuilder:
         cells, before = _occupied_cells(order, start, self.n_types, n_local, int(np.prod(shape)))
         shares = np.searchsorted(before, np.linspace(0, before[-1], self.threads + 1)).astype(np.int64)
         while True:
-            rooms = np.full(self.threads, self._room, np.int64)
-            room_shares = np.concatenate([[0], np.cumsum(rooms)]).astype(np.int64)
-            needed = _fill_shares(
-                cells, shares, positions, n_local, self.n_types, order, start, shape, cutoff + _ROUNDING,
-                first, count, self._indices, room_shares,
+            needed = run_shares(
+                _fill_share, self.threads, cells, shares, positions, n_local, self.n_types, order, start, shape,
+                cutoff + _ROUNDING, first, count, self._indices, self._room,
             )  # fmt: skip
-            if needed.max() <= self._room:
+            if max(needed) <= self._room:
                 return NeighborList(first, count, self._indices, cutoff)
-            self._room = int(1.1 * needed.max()) + 64
+            self._room = int(1.1 * max(needed)) + 64
             self._indices = np.empty(self.threads * self._room, np.int32)

@@ -10,6 +10,8 @@ import numpy as np
 
 from dpmd.kernels.neighbors import NeighborListBuilder
 
+_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
+
 
 def complete_cell(cell, periodic):
     """The cell with unit vectors in place of missing (zero) open lattice vectors.
@@ -36,7 +38,7 @@ def face_distances(cell):
     return 1 / np.linalg.norm(np.linalg.inv(cell), axis=0)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _wrap(positions, images, cell, inverse, periodic):
     """Move atoms into the cell along periodic directions, counting crossings in ``images``.
 
@@ -56,7 +58,7 @@ def _wrap(positions, images, cell, inverse, periodic):
                     positions[i, c] -= n * cell[k, c]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _morton_codes(positions, low, size):
     """Position of each atom's cell on a Z-order curve, so that near atoms get near numbers."""
     codes = np.empty(len(positions), np.uint64)
@@ -70,7 +72,7 @@ def _morton_codes(positions, low, size):
     return codes
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _find_images(positions, types, inverse, periodic, halo, owners, shifts):
     """Images of local atoms within ``halo`` (fractions of the cell) outside of the cell.
 
@@ -97,7 +99,7 @@ def _find_images(positions, types, inverse, periodic, halo, owners, shifts):
     return n
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _place_ghosts(everything, n_local, owners, shifts, cell):
     for g in range(len(owners)):
         for c in range(3):
@@ -106,7 +108,7 @@ def _place_ghosts(everything, n_local, owners, shifts, cell):
             )
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _fold_ghosts(values, n_local, owners):
     """Add the rows (each flattened) of ghosts to those of their owners, in order."""
     for g in range(len(owners)):
@@ -114,7 +116,7 @@ def _fold_ghosts(values, n_local, owners):
             values[owners[g], c] += values[n_local + g, c]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**_OPTIONS)
 def _largest_displacement(positions, reference):
     largest = 0.0
     for i in range(len(positions)):

@@ -18,7 +18,7 @@ Bytes from the table: 2 n x 6 M numbers, mostly from the caches.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from dpmd.models import PairRule
 
@@ -164,20 +164,25 @@ def _keep_nearest(pairs, integers, p0, p1, sel, shared_selection):
     Slow path: only for centres with more neighbours than the model has slots.
     """
     n = p1 - p0
-    order = np.argsort(pairs[INVERSE_R, p0:p1], kind="mergesort")
-    keep = np.zeros(n, np.bool_)
+    taken, keep = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     used = np.zeros(sel.size, np.int64)
-    room = sel.sum() if shared_selection else n
-    for rank in range(min(room, n)):
-        kind = integers[KIND, p0 + order[rank]]
+    for _ in range(min(sel.sum(), n) if shared_selection else n):
+        nearest = -1
+        for q in range(n):
+            if not taken[q] and (nearest < 0 or pairs[INVERSE_R, p0 + q] < pairs[INVERSE_R, p0 + nearest]):
+                nearest = q
+        taken[nearest] = True
+        kind = integers[KIND, p0 + nearest]
         if used[kind] < sel[kind]:
             used[kind] += 1
-            keep[order[rank]] = True
+            keep[nearest] = True
     p = p0
     for q in range(n):
         if keep[q]:
-            pairs[:, p] = pairs[:, p0 + q]
-            integers[:, p] = integers[:, p0 + q]
+            for row in range(PAIR_NUMBERS):
+                pairs[row, p] = pairs[row, p0 + q]
+            for row in range(PAIR_INTEGERS):
+                integers[row, p] = integers[row, p0 + q]
             p += 1
     return p
 
@@ -658,8 +663,12 @@ def _evaluate_block(model, load, positions, atoms, a, scratch, results, share, w
 
 
 @njit(**OPTIONS)
-def _evaluate_share(model, load, positions, scratch, results, share, want_atomic, clock, clock_id):
-    """All blocks of one thread's share."""
+def evaluate_share(share, model, load, positions, scratch, results, want_atomic, clock, clock_id):
+    """All blocks of one thread's share.
+
+    ``results.energies`` must hold the constant parts of the atomic energies; the share's other
+    results are overwritten.
+    """
     results.forces[share] = 0
     results.overflowed[share] = 0
     if want_atomic:
@@ -671,21 +680,11 @@ def _evaluate_share(model, load, positions, scratch, results, share, want_atomic
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, parallel=True, error_model="numpy")
-def evaluate_shares(model, load, positions, scratch, results, want_atomic, clock, clock_id):
-    """Every thread's share at the same time.
-
-    ``results.energies`` must hold the constant parts of the atomic energies; the rest is
-    overwritten.
-    """
-    for share in prange(load.share_blocks.size - 1):
-        _evaluate_share(model, load, positions, scratch, results, share, want_atomic, clock, clock_id)
-
-
-@njit(cache=True, nogil=True, parallel=True, error_model="numpy")
-def add_private(private, total):
-    """total[i] += sum over threads of private[thread, i], always in the same order."""
-    for i in prange(total.shape[0]):
-        for thread in range(private.shape[0]):
+@njit(**OPTIONS)
+def add_private(share, n_shares, private, total):
+    """total[i] += sum over threads of private[thread, i], in the same order whatever the share."""
+    n = total.shape[0]
+    for thread in range(private.shape[0]):
+        for i in range(n * share // n_shares, n * (share + 1) // n_shares):
             for c in range(total.shape[1]):
                 total[i, c] += private[thread, i, c]

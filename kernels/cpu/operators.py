@@ -1,8 +1,5 @@
 """The CPU implementation of the operators: packed parameters, blocks, threads, scratch."""
 
-import os
-
-import numba
 import numpy as np
 import scipy.linalg.cython_blas  # noqa: F401  (compiled np.dot calls its BLAS; load it before counting libraries)
 from threadpoolctl import ThreadpoolController
@@ -11,6 +8,7 @@ from dpmd.models import DenseLayer, Network
 from dpmd.models.networks import evaluate
 
 from ..operators import Evaluation, resolve_parameters
+from ..threads import available_cores, run_shares
 from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
 from .networks import fitting_scratch
@@ -22,14 +20,6 @@ BLOCK = 256
 EXACT_BLOCK = 32
 
 _types = {"double": np.float64, "mixed": np.float32}
-
-
-def available_cores():
-    """Cores that this process may use (its affinity mask, not the machine's count)."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _with_descriptor_order(network, n_embedding, axis):
@@ -62,7 +52,6 @@ class CpuOperators:
             raise ValueError(f"precision {precision!r} is not one of {', '.join(_types)}")
         self.model, self.precision = model, precision
         self.threads = threads or available_cores()
-        numba.set_num_threads(min(self.threads, numba.config.NUMBA_NUM_THREADS))
         self._dtype = dtype = _types[precision]
         d, f = model.descriptor, model.fitting
         self._pairs = pairs = pack_pairs(d, dtype)
@@ -213,17 +202,17 @@ class CpuOperators:
         results = kernels.Results(private, energies, virials, private_virials, self._timers, self._overflowed)
         self._timers.fill(0.0)
         with self._blas.limit(limits=1, user_api="blas"):
-            kernels.evaluate_shares(
-                self._arrays, self._load._replace(extra=self._extra), positions, self._scratch, results,
-                atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
+            run_shares(
+                kernels.evaluate_share, self.threads, self._arrays, self._load._replace(extra=self._extra),
+                positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
             )  # fmt: skip
-        kernels.add_private(private, forces)
+        run_shares(kernels.add_private, self.threads, self.threads, private, forces)
         for phase, seconds in zip(kernels.PHASES, self._timers.mean(axis=0), strict=True):
             self.seconds[phase] += seconds
         of_atoms = None
         if atomic_virials:
             of_atoms = np.zeros((len(positions), 9))
-            kernels.add_private(private_virials, of_atoms)
+            kernels.add_private(0, 1, private_virials, of_atoms)
             of_atoms = of_atoms.reshape(-1, 3, 3)
         sums = [slice(a, b) for a, b in zip(self._offsets[:-1], self._offsets[1:], strict=True)]
         return Evaluation(
