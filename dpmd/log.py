@@ -92,10 +92,12 @@ _columns = (
 
 
 def thermo_header():
+    """Titles of the thermo table."""
     return " ".join(title.rjust(len(form.format(0))) for _, form, title in _columns)
 
 
 def thermo_line(values):
+    """A row of the thermo table from :meth:`Simulation.observables`; "-" where there is no value."""
     cells = []
     for key, form, _ in _columns:
         text = form.format(values[key])

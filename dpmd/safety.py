@@ -75,10 +75,10 @@ class Safety(Hook):
         bad = system.to_ase(forces=False)
         bad.calc = None
         ase.io.write(self.failure_path, [*frames, bad], format="extxyz")
-        lines.append(
-            f"The last good frame (step {self.good.step if self.good else '-'}) and the bad one are in "
-            f"{self.failure_path}."
-        )
+        if self.good is not None:
+            lines.append(f"The last good frame (step {self.good.step}) and the bad one are in {self.failure_path}.")
+        else:
+            lines.append(f"It is so from the first step on; that frame is in {self.failure_path}.")
         lines.append(
             "What helps: a smaller time step; relaxing the structure first; looking at whether the model was trained "
             "on such distances (dpmd info MODEL tells the shortest one it has seen)."

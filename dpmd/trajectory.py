@@ -48,11 +48,9 @@ class ExtendedXYZ(_TextWriter):
 
     def write(self, system, velocities, forces, unwrap):
         atoms = system.to_ase(velocities, forces, unwrap)
-        columns = ["symbols", "positions"]
-        if velocities:
-            columns.append("velocities")
-            atoms.set_array("velocities", atoms.get_velocities())
-        write_extxyz(self.file, [atoms], columns=columns, write_results=True)
+        if not velocities:
+            del atoms.arrays["masses"]  # only needed to tell velocities from momenta
+        write_extxyz(self.file, [atoms], write_results=True)
         self.file.flush()
 
 
