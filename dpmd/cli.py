@@ -42,7 +42,7 @@ def _guarded(function):
         print("interrupted", file=sys.stderr)
         return 130
     except MemoryError as error:
-        print(f"ERROR: out of memory ({error}); use fewer atoms or precision = \"mixed\"", file=sys.stderr)
+        print(f'ERROR: out of memory ({error}); use fewer atoms or precision = "mixed"', file=sys.stderr)
         return 1
     except Exception:
         traceback.print_exc()

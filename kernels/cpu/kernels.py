@@ -53,7 +53,6 @@ PHASES = ("geometry", "embedding", "descriptor", "fitting", "force")
 START, END, INVERSE_WIDTH, PROTECTION, INVERSE_COUNT = range(5)
 
 
-
 class ModelArrays(NamedTuple):
     """A packed model; see :mod:`dpmd.kernels.cpu.packing`.
 

@@ -64,9 +64,7 @@ class CpuOperators:
         )
         self._exact = len(pairs.networks.first) > 1
         self._arrays = kernels.ModelArrays(
-            switch=np.array(
-                [d.switch_start, d.switch_end, 1 / d.switch_width, d.protection, 1 / d.neighbor_count]
-            ),
+            switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection, 1 / d.neighbor_count]),
             statistics=np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std], axis=1),
             sel=np.array(d.sel, np.int64),
             shared_selection=d.shared_selection,

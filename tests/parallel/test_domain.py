@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from dpmd.parallel import SerialDomain
 from dpmd.parallel.domain import complete_cell, face_distances
 from dpmd.system import System
