@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 import traceback
-from pathlib import Path
 
 from . import __version__
 from .errors import InputError, RunError
@@ -41,6 +40,9 @@ def _guarded(function):
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader, e.g. head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except MemoryError as error:
         print(f'ERROR: out of memory ({error}); use fewer atoms or precision = "mixed"', file=sys.stderr)
         return 1

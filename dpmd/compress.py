@@ -97,7 +97,9 @@ def compress(path, output, structure=None, overwrite=False, report=print):
     report(f"{output}: {size:.1f} MiB, tables of {len(table.descriptor.unique_embeddings())} embedding networks")
     for note in notes:
         report(f"NOTE: {note}")
-    energy, forces = _evaluate(model, "double", atoms, types)
+    # which neighbours are kept beyond sel is a rule of the format, not an error of the tables
+    rule = replace(model.descriptor, shared_selection=loaded.descriptor.shared_selection)
+    energy, forces = _evaluate(replace(model, descriptor=rule), "double", atoms, types)
     rms = np.sqrt((forces**2).mean())
     report(f"Errors against the {'tables' if model.compressed else 'exact networks'} of {path}, on {where}:")
     for precision in ("double", "mixed"):

@@ -15,9 +15,14 @@ def evaluate_dataset(potential, data):
     many at a time.  Forces of places that hold no atom are zero.
     """
     fitting = potential.model.fitting
-    for name, wanted, default in (("fparam", fitting.n_fparam, fitting.default_fparam), ("aparam", fitting.n_aparam, None)):
+    for name, wanted, default in (
+        ("fparam", fitting.n_fparam, fitting.default_fparam),
+        ("aparam", fitting.n_aparam, None),
+    ):
         if wanted and getattr(data, name) is None and default is None:
-            raise InputError(f"{data.name}: the model needs {wanted} {name} per frame; the data set has none ({name}.npy)")
+            raise InputError(
+                f"{data.name}: the model needs {wanted} {name} per frame; the data set has none ({name}.npy)"
+            )
     types = data.types_in(potential.type_map)
     real = types >= 0
     structures = [

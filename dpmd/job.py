@@ -9,7 +9,7 @@ import numpy as np
 
 from dpmd.models import ModelError
 
-from . import checkpoint, ensembles, preflight, structure
+from . import analysis, checkpoint, ensembles, preflight, structure
 from .errors import InputError
 from .log import Log, processor_name, versions
 from .potential import Potential
@@ -52,6 +52,13 @@ class Job:
             files[path] = output
             if not path.parent.is_dir():
                 raise InputError(f"{output.where('file')}: the folder {path.parent} does not exist; create it first")
+        for section in self.settings.analysis:
+            path = analysis.create(section).path
+            if path in files:
+                raise InputError(f"{section.where('file')}: {path} is written by two sections")
+            files[path] = section
+            if not path.parent.is_dir():
+                raise InputError(f"{section.where('file')}: the folder {path.parent} does not exist; create it first")
         if getattr(run, "continue") or run.overwrite or run.check:
             return
         there = [str(p) for p in (self.thermo_path, self.checkpoint_path, *files) if p.exists()]
@@ -243,6 +250,7 @@ class Job:
             stop,
             Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
             *named.values(),
+            *(analysis.create(section, log, system.step if going_on else None) for section in s.analysis),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]

@@ -31,12 +31,8 @@ def neighbor_statistics(sets, type_map, cutoff, all_types_together=False):
 
 def _distances_and_counts(batch, cutoff, n_types):
     """Distances (pairs,) below the cutoff and numbers of neighbours (centres, types)."""
-    neighbors = batch.neighbors
-    centre = np.repeat(np.arange(neighbors.n_centres), neighbors.count)
-    start = np.repeat(neighbors.first - np.concatenate([[0], np.cumsum(neighbors.count)[:-1]]), neighbors.count)
-    other = neighbors.indices[start + np.arange(len(centre))]
-    distances = np.linalg.norm(batch.positions[other] - batch.positions[centre], axis=1)
+    centre, other, distances = batch.pairs()
     near = distances < cutoff
-    counts = np.zeros((neighbors.n_centres, n_types), int)
+    counts = np.zeros((batch.n_local, n_types), int)
     np.add.at(counts, (centre[near], batch.types[other[near]]), 1)
     return distances[near], counts

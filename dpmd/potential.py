@@ -186,7 +186,9 @@ class Potential:
             n_aparam = max(self.model.fitting.n_aparam, 1)
             aparam = np.concatenate(
                 [
-                    np.broadcast_to(self._atomic_parameters(a, len(atoms)).reshape(-1, n_aparam), (len(atoms), n_aparam))
+                    np.broadcast_to(
+                        self._atomic_parameters(a, len(atoms)).reshape(-1, n_aparam), (len(atoms), n_aparam)
+                    )
                     for a, atoms in zip(aparam, structures, strict=True)
                 ]
             )

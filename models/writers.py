@@ -153,12 +153,12 @@ def _with_stated_exclusions(d, model):
     for centre, neighbor in np.argwhere(rules == PairRule.SKIPPED):
         if d.sel[neighbor] == 0:
             continue
-        if d.radial_mean[centre] == 0 and rules[neighbor, centre] in (PairRule.SKIPPED, PairRule.MASKED):
-            rules[centre, neighbor] = PairRule.MASKED
-        else:
-            rules[centre, neighbor] = PairRule.INCLUDED
+        masked = d.radial_mean[centre] == 0 and rules[neighbor, centre] in (PairRule.SKIPPED, PairRule.MASKED)
+        rules[centre, neighbor] = PairRule.MASKED if masked else PairRule.INCLUDED
+        if not masked or not d.type_one_side:
             embeddings[centre][neighbor] = _zero_embedding(template, model)
-    one_side = d.type_one_side and not (rules != d.pair_rules).any()
+    zeroed = (rules == PairRule.INCLUDED) & (d.pair_rules == PairRule.SKIPPED)
+    one_side = d.type_one_side and not zeroed.any()
     return replace(d, pair_rules=rules, embeddings=tuple(map(tuple, embeddings)), type_one_side=one_side)
 
 
@@ -170,7 +170,9 @@ def _zero_embedding(template, model):
                 f"{model.source.path}: excluded types with the activation {layer.activation!r} cannot be "
                 "expressed in the new format"
             )
-        layers.append(DenseLayer(np.zeros_like(layer.weight), np.zeros(layer.n_out), layer.timestep, layer.activation, layer.skip))
+        layers.append(
+            DenseLayer(np.zeros_like(layer.weight), np.zeros(layer.n_out), layer.timestep, layer.activation, layer.skip)
+        )
     table = template.table and replace(template.table, coefficients=np.zeros_like(template.table.coefficients))
     return Embedding(Network(tuple(layers)) if layers else None, table, template.table_from_file)
 

@@ -114,6 +114,14 @@ class Batch:
         self.neighbors = builder.build(apart, self.types, n, cutoff)
         self.forces = np.zeros_like(self.positions)
 
+    def pairs(self):
+        """``(centre, other, distance)`` of every pair in the list, both ways round; distances in Å."""
+        rows = self.neighbors
+        centre = np.repeat(np.arange(rows.n_centres), rows.count)
+        skipped = rows.first - np.concatenate([[0], np.cumsum(rows.count)[:-1]])
+        other = rows.indices[np.repeat(skipped, rows.count) + np.arange(len(centre))]
+        return centre, other, np.linalg.norm(self.positions[other] - self.positions[centre], axis=1)
+
     def fold(self, values):
         """Sums (n_local, ...) of a per-atom array over local atoms and their images; changes ``values``."""
         _fold_ghosts(values.reshape(len(values), -1), self.n_local, self._owners)

@@ -25,7 +25,10 @@ def add_engine(parser, precision="double"):
     """``--device``, ``--precision`` and ``--threads``."""
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:i]", help="where to compute; default auto")
     parser.add_argument(
-        "--precision", default=precision, choices=("double", "mixed"), help=f"of tables and networks; default {precision}"
+        "--precision",
+        default=precision,
+        choices=("double", "mixed"),
+        help=f"of tables and networks; default {precision}",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="default all cores that the process may use")
 

@@ -45,7 +45,9 @@ def run(options):
         raise InputError(f"the models have different types: {'; '.join(' '.join(m) for m in sorted(maps))}")
     lines = []
     for data in sets:
-        energies, forces, virials = (np.stack(v) for v in zip(*(evaluate_dataset(p, data) for p in potentials), strict=True))
+        energies, forces, virials = (
+            np.stack(v) for v in zip(*(evaluate_dataset(p, data) for p in potentials), strict=True)
+        )
         references = _references(data, options.real_error)
         real = data.types >= 0
         force = committee.force_deviation(forces, options.relative, references["forces"])

@@ -16,7 +16,11 @@ _DETAILS = {
     "energy per atom": ("e_peratom", 1, "data_e pred_e"),
     "force": ("f", 3, "data_fx data_fy data_fz pred_fx pred_fy pred_fz"),
     "virial": ("v", 9, " ".join(f"{w}_v{a}{b}" for w in ("data", "pred") for a in "xyz" for b in "xyz")),
-    "virial per atom": ("v_peratom", 9, " ".join(f"{w}_v{a}{b}" for w in ("data", "pred") for a in "xyz" for b in "xyz")),
+    "virial per atom": (
+        "v_peratom",
+        9,
+        " ".join(f"{w}_v{a}{b}" for w in ("data", "pred") for a in "xyz" for b in "xyz"),
+    ),
 }
 
 
@@ -26,7 +30,10 @@ def add_arguments(parser):
     add_data(parser)
     parser.add_argument("-n", "--numb-test", type=int, default=0, metavar="N", help="frames of each set; default all")
     parser.add_argument(
-        "-d", "--detail-file", metavar="PREFIX", help="write references and predictions to PREFIX.e.out, PREFIX.f.out, ..."
+        "-d",
+        "--detail-file",
+        metavar="PREFIX",
+        help="write references and predictions to PREFIX.e.out, PREFIX.f.out, ...",
     )
     parser.add_argument(
         "-p", "--plot", type=Path, metavar="FILE.png", help="predictions against references (.png, .pdf or .svg)"
