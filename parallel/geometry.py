@@ -227,12 +227,15 @@ def halo_surface(cell, grid, cutoff=0.0, periodic=(True, True, True)):
 
 
 def choose_grid(cell, count, cutoff=0.0, periodic=(True, True, True)):
-    """The grid of ``count`` boxes with the smallest :func:`halo_surface`; ties: the first axis cut least.
-
-    Costs one evaluation per factor triple (a few hundred for 10^5 boxes).
-    """
-    cell = check_cell(cell)
-    return min(factor_triples(count), key=lambda grid: (round(halo_surface(cell, grid, cutoff, periodic), 6), grid))
+    """The grid of ``count`` boxes with the smallest :func:`halo_surface`; ties: the first axis cut least."""
+    triples = np.array(factor_triples(count))
+    fractions = np.where(periodic, 1.0, (triples - 1) / triples)
+    areas = face_areas(cell) * triples / count  # of the boxes: A_d / (n_e n_f)
+    if _check_cutoff(cutoff) == 0:
+        surfaces = (fractions * areas).sum(1)
+    else:
+        surfaces = (1 + 2 * fractions * cutoff * areas / (volume(cell) / count)).prod(1)
+    return tuple(int(n) for n in triples[surfaces <= surfaces.min() * (1 + 1e-9)][0])
 
 
 def choose_nested_grid(cell, nodes, ranks_per_node, cutoff=0.0, periodic=(True, True, True)):
