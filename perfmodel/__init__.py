@@ -6,14 +6,14 @@
 
 The formulas are in :mod:`.steptime` (time and memory), :mod:`.workload` (operations and bytes) and
 :mod:`.network` (messages and waiting); :mod:`.fit` finds the efficiencies of a machine from measured
-runs, :mod:`.recommend` compares machines.  The command is ``dp-perf``.
+runs, :mod:`.recommendation` compares machines.  The command is ``dp-perf``.
 """
 
 from .errors import PerformanceModelError
 from .machines import Coefficients, Machine, Profile, find_machine, machine_paths
 from .network import Layout
-from .predict import Prediction, predict, predict_here, scan, weak_scaling
-from .recommend import Choice, Recommendation, recommend
+from .prediction import Prediction, predict, predict_here, scan, weak_scaling
+from .recommendation import Choice, Recommendation, recommend
 from .runs import Run, read_runs
 from .sizes import NAMED_SIZES, ModelSizes, find_sizes
 from .systems import NAMED_SYSTEMS, PhysicalSystem, find_system

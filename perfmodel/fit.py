@@ -63,10 +63,12 @@ def prepare(runs, machine):
     """Features of runs on a machine, stacked."""
     if not runs:
         raise PerformanceModelError("there are no runs to work on")
-    return steptime.stack([
-        steptime.features(machine, r.sizes, r.system, r.layout, r.precision, r.engine, r.skin, r.rebuild_every)
-        for r in runs
-    ])  # fmt: skip
+    return steptime.stack(
+        [
+            steptime.features(machine, r.sizes, r.system, r.layout, r.precision, r.engine, r.skin, r.rebuild_every)
+            for r in runs
+        ]
+    )
 
 
 def select(features, mask):
@@ -98,7 +100,9 @@ def fit(runs, machine, free=None, start=None, validate=True):
     start = start or Coefficients()
     free = _free_names(free, features)
     if len(runs) < len(free):
-        raise PerformanceModelError(f"{len(runs)} runs cannot determine {len(free)} coefficients; name fewer with --free")
+        raise PerformanceModelError(
+            f"{len(runs)} runs cannot determine {len(free)} coefficients; name fewer with --free"
+        )
     coefficients, covariance = _fit_time(features, measured, free, start)
     predicted = steptime.step_seconds(features, coefficients)
     score = Score.of(predicted, measured[0])
@@ -147,15 +151,18 @@ def _fit_time(features, measured, free, start):
     def residuals(x):
         coefficients = with_values(x)
         mean, slow = steptime.pair_seconds(features, coefficients)
-        return np.concatenate([
-            np.log(steptime.step_seconds(features, coefficients) / step),
-            PAIR_WEIGHT * np.log(mean / pair)[has_pair],
-            SLOWEST_WEIGHT * np.log(slow / slowest)[has_slowest],
-            ROBUST_SCALE * (x - origin) / PRIOR_WIDTH,
-        ])  # fmt: skip
+        return np.concatenate(
+            [
+                np.log(steptime.step_seconds(features, coefficients) / step),
+                PAIR_WEIGHT * np.log(mean / pair)[has_pair],
+                SLOWEST_WEIGHT * np.log(slow / slowest)[has_slowest],
+                ROBUST_SCALE * (x - origin) / PRIOR_WIDTH,
+            ]
+        )
 
-    found = least_squares(residuals, np.clip(origin, low + 1e-6, high - 1e-6), bounds=(low, high), loss="soft_l1",
-                          f_scale=ROBUST_SCALE)  # fmt: skip
+    found = least_squares(
+        residuals, np.clip(origin, low + 1e-6, high - 1e-6), bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE
+    )
     # Residuals that the robust loss has tamed set the scale of the covariance.
     variance = 2 * found.cost / max(len(step) - len(free), 1)
     covariance = np.linalg.pinv(found.jac.T @ found.jac) * variance
@@ -267,7 +274,10 @@ def log_gradient(features, profile):
     """Derivatives of the logarithm of the step time with respect to logarithms of the free coefficients."""
     base, step = profile.coefficients, 1e-4
     reference = steptime.step_seconds(features, base)
-    return np.array([
-        np.log(steptime.step_seconds(features, replace(base, **{n: getattr(base, n) * (1 + step)})) / reference) / step
-        for n in profile.free
-    ])  # fmt: skip
+    return np.array(
+        [
+            np.log(steptime.step_seconds(features, replace(base, **{n: getattr(base, n) * (1 + step)})) / reference)
+            / step
+            for n in profile.free
+        ]
+    )

@@ -24,10 +24,16 @@ QUALITIES = ("measured", "vendor", "estimated")
 FIGURES = (
     ("node", "cores", True, "CPU cores that compute"),
     ("node", "accelerators", False, "GPUs per node; peak, bandwidth and memory are then those of all GPUs together"),
+    ("node", "domains", False, "memory domains (sockets, core groups): the usual number of ranks per node"),
     ("node", "count", False, "nodes of the machine"),
     ("peak", "double", True, "TFLOP/s, fp64"),
     ("peak", "single", True, "TFLOP/s, fp32"),
-    ("peak", "half", False, "TFLOP/s of matrix products with fp16, bf16 or tf32 inputs and fp32 sums (default: single)"),
+    (
+        "peak",
+        "half",
+        False,
+        "TFLOP/s of matrix products with fp16, bf16 or tf32 inputs and fp32 sums (default: single)",
+    ),
     ("memory", "bandwidth", True, "GB/s between memory and cores"),
     ("memory", "capacity", True, "GB"),
     ("memory", "cache", False, "MB of the last cache level; larger tables are gathered from memory"),
@@ -35,7 +41,7 @@ FIGURES = (
     ("network", "bandwidth", False, "GB/s that a node can send"),
     ("cost", "price", False, "per node-hour, in [cost] currency"),
     ("cost", "power", False, "W per node while computing"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -80,9 +86,9 @@ class Coefficients:
 #: Physical bounds of each coefficient.
 BOUNDS = {
     "gemm_efficiency": (0.01, 1.0),
-    "embedding_efficiency": (0.005, 1.0),
-    "traffic_efficiency": (0.003, 1.0),
-    "serial_fraction": (1e-4, 0.3),
+    "embedding_efficiency": (0.001, 1.0),
+    "traffic_efficiency": (0.0005, 1.0),
+    "serial_fraction": (1e-4, 0.95),
     "launch_us": (0.2, 2000.0),
     "thread_start_us": (0.02, 200.0),
     "message_us": (0.05, 100.0),
@@ -124,6 +130,7 @@ class Machine:
     title: str
     cores: int
     accelerators: int
+    domains: int | None
     count: int | None
     peak: dict
     bandwidth: float
@@ -162,7 +169,7 @@ class Machine:
 # the fit to Fugaku; on GPUs tables about 0.3 of peak and 20 µs per operator of a TensorFlow graph.
 _TYPICAL = {
     "cpu": {
-        True: Coefficients(0.70, 0.33, 0.3, 0.005, 20.0, 2.0, 2.0, 0.25, 300.0, 1.0, 1.2),
+        True: Coefficients(0.70, 0.33, 0.3, 0.005, 8.0, 1.0, 2.0, 0.25, 300.0, 1.0, 1.2),
         False: Coefficients(0.27, 0.13, 0.08, 0.015, 60.0, 5.0, 5.0, 0.25, 300.0, 4.0, 1.2),
     },
     "gpu": {
@@ -238,9 +245,13 @@ def from_dict(data, path=None):
         title=data.get("title", ""),
         cores=check_positive_integer(f"{where}: node.cores", value("node", "cores")),
         accelerators=int(value("node", "accelerators", 0)),
+        domains=None if value("node", "domains") is None else int(value("node", "domains")),
         count=None if value("node", "count") is None else int(value("node", "count")),
-        peak={"double": value("peak", "double") * 1e12, "single": single,
-              "half": value("peak", "half", single / 1e12) * 1e12},
+        peak={
+            "double": value("peak", "double") * 1e12,
+            "single": single,
+            "half": value("peak", "half", single / 1e12) * 1e12,
+        },
         bandwidth=value("memory", "bandwidth") * 1e9,
         capacity=value("memory", "capacity") * 1e9,
         cache=value("memory", "cache", 0.0) * 1e6,
@@ -254,7 +265,7 @@ def from_dict(data, path=None):
         figures=figures,
         profiles=profiles,
         path=path,
-    )  # fmt: skip
+    )
 
 
 def _figures(data, where):
@@ -349,11 +360,15 @@ def this_machine():
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     guess = "estimated", "typical core of 2020 to 2025; run dp-perf measure"
     entry = lambda value: dict(zip(("value", "quality", "source"), (value, *guess), strict=True))  # noqa: E731
-    return from_dict({
-        "name": "local", "title": "this machine, not measured", "node": {"cores": entry(cores)},
-        "peak": {"double": entry(0.05 * cores), "single": entry(0.1 * cores)},
-        "memory": {"bandwidth": entry(20.0), "capacity": entry(_physical_memory() / 1e9)},
-    })  # fmt: skip
+    return from_dict(
+        {
+            "name": "local",
+            "title": "this machine, not measured",
+            "node": {"cores": entry(cores)},
+            "peak": {"double": entry(0.05 * cores), "single": entry(0.1 * cores)},
+            "memory": {"bandwidth": entry(20.0), "capacity": entry(_physical_memory() / 1e9)},
+        }
+    )
 
 
 def _physical_memory():

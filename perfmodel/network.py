@@ -98,7 +98,10 @@ def _rank_based(cell, nodes, ranks_per_node, rank_grid, cutoff):
 
 @lru_cache(maxsize=4096)
 def _node_based(cell, nodes, ranks_per_node, rank_grid, cutoff):
-    node_grid = geometry.choose_grid(cell, nodes, cutoff)
+    if rank_grid is None:
+        node_grid = geometry.choose_grid(cell, nodes, cutoff)
+    else:
+        node_grid, _ = _grids(cell, nodes, ranks_per_node, rank_grid)
     counted = geometry.node_exchange(cell, node_grid, cutoff, "rectangular")
     halo = geometry.halo_volume(geometry.box_edges(cell, node_grid), cutoff, "rectangular")
     # Ghosts of the node are held once and mapped by all its ranks.

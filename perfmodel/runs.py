@@ -78,8 +78,16 @@ class Run:
     def configuration(self):
         """Equal for repeated runs, which must stay together in a cross-validation."""
         layout = self.layout
-        return (self.sizes.name, self.system.name, self.system.atoms, layout.nodes, layout.ranks_per_node,
-                layout.threads_per_rank, self.precision, self.engine)  # fmt: skip
+        return (
+            self.sizes.name,
+            self.system.name,
+            self.system.atoms,
+            layout.nodes,
+            layout.ranks_per_node,
+            layout.threads_per_rank,
+            self.precision,
+            self.engine,
+        )
 
 
 def read_runs(path, **options):
@@ -192,9 +200,14 @@ def run_from_summary(summary):
     layout = Layout(nodes, ranks // nodes, int(summary["threads"]))
     compute = [phases.get(name) for name in ("geometry", "embedding", "descriptor", "fitting", "force")]
     system = PhysicalSystem(
-        summary.get("system", sizes.name), atoms, density, cell, summary.get("ensemble", "nve"),
-        float(summary.get("timestep_fs", 1.0)), summary.get("neighbors_per_atom"),
-    )  # fmt: skip
+        summary.get("system", sizes.name),
+        atoms,
+        density,
+        cell,
+        summary.get("ensemble", "nve"),
+        float(summary.get("timestep_fs", 1.0)),
+        summary.get("neighbors_per_atom"),
+    )
     return Run(
         sizes=sizes,
         system=system,
@@ -216,8 +229,9 @@ def run_from_summary(summary):
 # LAMMPS
 
 
-def read_lammps_log(path, model=None, system=None, nodes=1, engine="deepmd-kit", precision="double", skin=2.0,
-                    rebuild_every=50, **_):  # fmt: skip
+def read_lammps_log(
+    path, model=None, system=None, nodes=1, engine="deepmd-kit", precision="double", skin=2.0, rebuild_every=50, **_
+):
     """The last timed run of a LAMMPS log.
 
     model, system : what the log does not tell; ``system`` defaults to the name before the model's first dash.
@@ -235,13 +249,21 @@ def read_lammps_log(path, model=None, system=None, nodes=1, engine="deepmd-kit",
     grid = re.findall(r"(\d+) by (\d+) by (\d+) MPI processor grid", text)
     threads = re.findall(r"using (\d+) OpenMP thread", text)
     pair = re.findall(r"^Pair\s*\|\s*(\S+)\s*\|\s*(\S+)\s*\|\s*(\S+)", text, re.M)
-    memory = re.findall(r"Per MPI rank memory allocation \(min/avg/max\) = \S+ \| \S+ \| (\S+)", text)
-    layout = Layout(nodes, ranks // nodes, int(threads[-1]) if threads else 1,
-                    tuple(map(int, grid[-1])) if grid else None)  # fmt: skip
+    layout = Layout(
+        nodes, ranks // nodes, int(threads[-1]) if threads else 1, tuple(map(int, grid[-1])) if grid else None
+    )
     found = systems.find_system(system or sizes.name.split("-")[0], atoms)
+    # The memory that a log states covers LAMMPS's own arrays, not the model's: it is left out.
     return Run(
-        sizes, found, layout, precision, engine, skin, rebuild_every, seconds / steps,
-        float(pair[-1][1]) / steps if pair else None, float(pair[-1][2]) / steps if pair else None,
-        None if not memory else None,  # LAMMPS counts only its own arrays, not the model's
-        f"{found.name} {atoms} atoms, {layout}",
-    )  # fmt: skip
+        sizes=sizes,
+        system=found,
+        layout=layout,
+        precision=precision,
+        engine=engine,
+        skin=skin,
+        rebuild_every=rebuild_every,
+        step_seconds=seconds / steps,
+        pair_seconds=float(pair[-1][1]) / steps if pair else None,
+        slowest_pair_seconds=float(pair[-1][2]) / steps if pair else None,
+        label=f"{found.name} {atoms} atoms, {layout}",
+    )

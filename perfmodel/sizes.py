@@ -43,7 +43,7 @@ class ModelSizes:
             numbers = tuple(getattr(self, name))
             if not numbers or any(int(n) != n or n < 1 for n in numbers):
                 raise PerformanceModelError(
-                    f"model {self.name!r} has no usable sizes: {name} must be whole numbers of at least 1, got {numbers}"
+                    f"model {self.name!r} has no usable sizes: {name} must be whole numbers >= 1, got {numbers}"
                 )
             object.__setattr__(self, name, tuple(int(n) for n in numbers))
 

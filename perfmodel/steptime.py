@@ -2,11 +2,13 @@
 
 Per step, for the rank with the most atoms::
 
-    work     = n [ sum_gemm max(flops / (e_g peak), bytes / bandwidth)
+    work     = n [ sum_gemm max(flops / (e_g peak), bytes / bandwidth)          [max: see slower()]
                  + max(flops / (e_e peak), gathered table rows / bandwidth)
                  + sum_traffic bytes / (e_t bandwidth) ] (1 + s (T - 1)) / T
     overhead = operators (launch + T thread_start)
-    waiting  = work sqrt(2 ln boxes) spread n_box^(-1/3)
+    waiting  = work (busiest share - mean share) / mean share, with
+               busiest = n (1 + sqrt(2 ln boxes) spread n_box^(-1/3)) / T, rounded up to whole
+               atoms where a thread evaluates whole atoms
     network  = messages (latency + sqrt(2 ln ranks) message) + bytes / injection bandwidth
     sums     = reductions log2(ranks) (latency + sqrt(2 ln ranks) message)
     output   = bytes written / interval / file bandwidth
@@ -14,14 +16,14 @@ Per step, for the rank with the most atoms::
 with ``n`` atoms per rank, ``T`` threads, and peak and bandwidth those of one worker (core or GPU).
 Programs whose ranks keep private temporary arrays use ``bytes x ranks per node / workers`` for traffic:
 threads of one rank share what they load, ranks do not.  Table rows are gathered from memory only if
-the tables do not fit the caches.
+the tables do not fit a rank's share of the caches.
 
 Everything that does not depend on the fitted coefficients is put into :class:`Features` once, so that a
 fit evaluates all its runs in one array expression.
 """
 
 from dataclasses import dataclass, fields
-from math import ceil, log2
+from math import log2
 
 import numpy as np
 
@@ -30,9 +32,18 @@ from .errors import PerformanceModelError
 
 #: Phases of a step in the order of plots.  ``compute`` phases come first.
 PHASES = (
-    "neighbor", "geometry", "embedding", "descriptor", "fitting", "force",
-    "overhead", "communication", "reductions", "waiting", "output",
-)  # fmt: skip
+    "neighbor",
+    "geometry",
+    "embedding",
+    "descriptor",
+    "fitting",
+    "force",
+    "overhead",
+    "communication",
+    "reductions",
+    "waiting",
+    "output",
+)
 
 COMPUTE_PHASES = PHASES[:6]
 
@@ -51,7 +62,7 @@ class Features:
     force: float
     neighbor: float
     atoms: float  # per rank, mean
-    granularity: float  # busiest thread / mean
+    whole_atoms: float  # 1 if threads evaluate whole atoms, else 0
     threads: float
     launches: float
     boxes_extreme: float
@@ -71,8 +82,19 @@ class Features:
     ghost_bytes: float
 
 
-def features(machine, sizes, system, layout, precision="double", engine="dpmd", skin=2.0, rebuild_every=50,
-             output_bytes_per_atom=0.0, output_every=1000, file_bandwidth=1e9):  # fmt: skip
+def features(
+    machine,
+    sizes,
+    system,
+    layout,
+    precision="double",
+    engine="dpmd",
+    skin=2.0,
+    rebuild_every=50,
+    output_bytes_per_atom=0.0,
+    output_every=1000,
+    file_bandwidth=1e9,
+):
     """The :class:`Features` of a configuration.
 
     skin : Å; output_bytes_per_atom, output_every, file_bandwidth : bytes, steps, B/s of dumps.
@@ -92,15 +114,16 @@ def features(machine, sizes, system, layout, precision="double", engine="dpmd", 
         else:
             seconds[operator.phase] += operator.flops / peak[operator.kind]
             floors[operator.phase] += operator.bytes / bandwidth
-    if counted.table_bytes > machine.cache:
+    # Each rank reads its own tables; ranks (or memory domains, or GPUs) have their share of the caches.
+    shares = max(machine.accelerators or layout.ranks_per_node, machine.domains or 1)
+    if counted.table_bytes > machine.cache / shares:
         floors["embedding"] += counted.table_gather / bandwidth
     threads = 1 if machine.accelerators else layout.threads_per_rank
-    atoms = system.atoms / layout.ranks
     return Features(
         **seconds,
         **{f"{phase}_floor": floor for phase, floor in floors.items()},
-        atoms=atoms,
-        granularity=ceil(atoms / threads) * threads / atoms if engine.whole_atoms and not machine.accelerators else 1.0,
+        atoms=system.atoms / layout.ranks,
+        whole_atoms=float(engine.whole_atoms and not machine.accelerators),
         threads=threads,
         launches=counted.launches,
         boxes_extreme=network.extreme(comm.boxes),
@@ -142,19 +165,28 @@ def stack(many):
     return Features(**{f.name: np.array([getattr(one, f.name) for one in many], dtype=float) for f in fields(Features)})
 
 
+def slower(arithmetic, memory):
+    """The roofline's maximum of two times, rounded off: ``(a^4 + b^4)^(1/4)``.
+
+    Near the corner both limits are felt (19 % at equality), and a fit keeps a gradient on either side.
+    """
+    return (arithmetic**4 + memory**4) ** 0.25
+
+
 def phase_times(f, c):
     """Seconds per step in each of :data:`PHASES`, for the mean rank; waiting is what the slowest adds.
 
     f : :class:`Features` (of numbers or arrays); c : :class:`~dpmd.perfmodel.machines.Coefficients`.
     """
-    share = f.atoms * f.granularity * (1 + c.serial_fraction * (f.threads - 1)) / f.threads
+    atoms_per_thread = f.atoms / f.threads
+    share = atoms_per_thread * (1 + c.serial_fraction * (f.threads - 1))
     message = f.latency + f.ranks_extreme * c.message_us * 1e-6
     times = {
         "neighbor": share * f.neighbor / c.traffic_efficiency,
         "geometry": share * f.geometry / c.traffic_efficiency,
-        "embedding": share * np.maximum(f.embedding / c.embedding_efficiency, f.embedding_floor),
-        "descriptor": share * np.maximum(f.descriptor / c.gemm_efficiency, f.descriptor_floor),
-        "fitting": share * np.maximum(f.fitting / c.gemm_efficiency, f.fitting_floor),
+        "embedding": share * slower(f.embedding / c.embedding_efficiency, f.embedding_floor),
+        "descriptor": share * slower(f.descriptor / c.gemm_efficiency, f.descriptor_floor),
+        "fitting": share * slower(f.fitting / c.gemm_efficiency, f.fitting_floor),
         "force": share * f.force / c.traffic_efficiency,
         "overhead": f.launches * (c.launch_us + c.thread_start_us * f.threads) * 1e-6,
         "communication": f.messages * message + f.transfer,
@@ -162,7 +194,9 @@ def phase_times(f, c):
         "output": f.output,
     }
     work = sum(times[phase] for phase in COMPUTE_PHASES)
-    times["waiting"] = work * f.boxes_extreme * network.box_spread(c.spread, f.atoms_per_box)
+    busiest = atoms_per_thread * (1 + f.boxes_extreme * network.box_spread(c.spread, f.atoms_per_box))
+    busiest = np.where(f.whole_atoms > 0, np.ceil(busiest - 1e-9), busiest)
+    times["waiting"] = work * (busiest / atoms_per_thread - 1)
     return {phase: times[phase] for phase in PHASES}
 
 
@@ -184,6 +218,4 @@ def pair_seconds(f, c):
 def node_bytes(f, c):
     """Memory of one node, bytes: ranks x (base + tables x copies + factor x (atoms and ghosts))."""
     held = f.atoms * f.atom_bytes + (f.atoms + f.ghosts) * f.ghost_bytes
-    return f.ranks_per_node * (
-        c.rank_megabytes * 1e6 + c.table_copies * f.table_bytes + c.memory_factor * held
-    )
+    return f.ranks_per_node * (c.rank_megabytes * 1e6 + c.table_copies * f.table_bytes + c.memory_factor * held)

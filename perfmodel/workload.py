@@ -25,6 +25,7 @@ force, virial  per neighbour 4 x 3 fused operations for the force, 9 for the vir
 =============  =======================================================================================
 """
 
+import itertools
 from dataclasses import dataclass
 from math import pi
 
@@ -86,16 +87,48 @@ ENGINES = {
     for engine in (
         # A TensorFlow graph: 3 hidden layers x (product, activation) x (forward, gradient) per type;
         # slice, table, table gradient, padding, reshape per pair; inputs, environment, force, virial once.
-        Engine("deepmd-kit", "DeePMD-kit, compressed kernels that stop at the last neighbour",
-               False, True, True, "rank", False, 10, 12, 5),
-        Engine("deepmd-kit-padded", "DeePMD-kit, kernels over all sel slots",
-               True, True, True, "rank", False, 10, 12, 5),
-        Engine("dpmd", "dpmd: fused kernels, node-shared halos, equal shares of atoms",
-               False, False, False, "node", True, 6, 4, 0),
-        Engine("dpmd-rank", "dpmd with one box per rank",
-               False, False, False, "rank", True, 6, 4, 0),
+        Engine(
+            "deepmd-kit",
+            "DeePMD-kit, compressed kernels that stop at the last neighbour",
+            False,
+            True,
+            True,
+            "rank",
+            False,
+            10,
+            12,
+            5,
+        ),
+        Engine(
+            "deepmd-kit-padded", "DeePMD-kit, kernels over all sel slots", True, True, True, "rank", False, 10, 12, 5
+        ),
+        Engine(
+            "node-based-2024",
+            "the node-based code published for Fugaku in 2024 (no graph, thread pool, RDMA)",
+            False,
+            False,
+            False,
+            "node",
+            True,
+            10,
+            0,
+            0,
+        ),
+        Engine(
+            "dpmd",
+            "dpmd: fused kernels, node-shared halos, equal shares of atoms",
+            False,
+            False,
+            False,
+            "node",
+            True,
+            6,
+            4,
+            0,
+        ),
+        Engine("dpmd-rank", "dpmd with one box per rank", False, False, False, "rank", True, 6, 4, 0),
     )
-}  # fmt: skip
+}
 
 
 def find_engine(name):
@@ -195,8 +228,13 @@ def count(sizes, system, precision="double", engine="dpmd", skin=2.0, rebuild_ev
 def _neighbor_list(entries, rebuild_every):
     candidates = entries * CANDIDATES_PER_ENTRY
     # Of each candidate index and position are read; of each entry an index is written.
-    return Operator("neighbour list", "neighbor", "traffic",
-                    8 * candidates / rebuild_every, (28 * candidates + 4 * entries) / rebuild_every)  # fmt: skip
+    return Operator(
+        "neighbour list",
+        "neighbor",
+        "traffic",
+        8 * candidates / rebuild_every,
+        (28 * candidates + 4 * entries) / rebuild_every,
+    )
 
 
 def _environment(sizes, engine, neighbors, entries, word):
@@ -211,8 +249,13 @@ def _environment(sizes, engine, neighbors, entries, word):
 
 def _embedding(sizes, visited, word):
     if not sizes.tabulated:
-        return Operator("embedding network", "embedding", "embedding", visited * _embedding_network(sizes),
-                        2 * visited * sizes.width * word)  # fmt: skip
+        return Operator(
+            "embedding network",
+            "embedding",
+            "embedding",
+            visited * _embedding_network(sizes),
+            2 * visited * sizes.width * word,
+        )
     functions = sizes.width
     if sizes.rank is not None:
         near = min(sizes.direct_neighbors, visited)
@@ -223,7 +266,7 @@ def _embedding(sizes, visited, word):
 def _embedding_network(sizes):
     """FLOP per visited slot: the network forward and its gradient, and the products with ``R``."""
     widths = (1, *sizes.embedding)
-    products = sum(2 * a * b for a, b in zip(widths, widths[1:], strict=False))
+    products = sum(2 * a * b for a, b in itertools.pairwise(widths))
     functions = FLOPS_PER_FUNCTION * sum(sizes.embedding)
     return 2 * products + functions + (8 + 16) * sizes.width
 
@@ -238,7 +281,7 @@ def _descriptor(sizes, word):
 
 def _fitting(sizes, word):
     widths = (sizes.n_descriptor, *sizes.fitting, 1)
-    products = [2 * a * b for a, b in zip(widths, widths[1:], strict=False)]
+    products = [2 * a * b for a, b in itertools.pairwise(widths)]
     functions = FLOPS_PER_FUNCTION * sum(sizes.fitting)
     moved = 4 * sum(sizes.fitting) * word
     return (
@@ -250,8 +293,9 @@ def _fitting(sizes, word):
 def _force(sizes, engine, neighbors):
     slots = sum(sizes.sel) if engine.stores_environment else neighbors
     # Forces of neighbours are read and written, 3 numbers of 8 bytes each.
-    return Operator("force and virial", "force", "traffic", 42 * slots, 0.0 if engine.stores_environment
-                    else neighbors * 48)  # fmt: skip
+    return Operator(
+        "force and virial", "force", "traffic", 42 * slots, 0.0 if engine.stores_environment else neighbors * 48
+    )
 
 
 def _atom_bytes(sizes, engine, entries, word):

@@ -1,10 +1,10 @@
 """Which machine, how many nodes, which layout: ranked by what the user wants."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import PerformanceModelError, check_positive, unknown
 from .machines import find_machine, machine_paths
-from .predict import Prediction, default_layout, predict
+from .prediction import Prediction, default_layout, predict
 from .sizes import find_sizes
 from .systems import find_system
 from .workload import find_engine
@@ -18,8 +18,7 @@ class Choice:
 
     hours : of wall time; cost : in the machine's currency or None; energy : kWh or None.
     acceptable : fits the memory and, for a goal with a limit, keeps it.
-    on_front : no other acceptable choice is both faster and cheaper (by cost, or by node-hours if prices are
-        not known).
+    on_front : no other acceptable choice is both faster and cheaper.
     why_not : empty, or what is wrong with it.
     """
 
@@ -67,16 +66,31 @@ def parse_goal(text):
     return name, None
 
 
-def recommend(model, system, nanoseconds, goal="time", *, atoms=None, machines=None, max_nodes=None, prices=None,
-              precision="mixed", engine="dpmd", min_efficiency=0.3, **options):  # fmt: skip
+def recommend(
+    model,
+    system,
+    nanoseconds,
+    goal="time",
+    *,
+    atoms=None,
+    machines=None,
+    max_nodes=None,
+    prices=None,
+    precision="mixed",
+    engine="dpmd",
+    min_efficiency=0.3,
+    max_hours=720.0,
+    **options,
+):
     """Rank machines and configurations for a job: a :class:`Recommendation`.
 
     nanoseconds : ns to simulate.
-    goal : ``"time"``, ``"cost"``, ``"energy"``, ``"deadline=HOURS"`` or ``"ns-per-day=SPEED"`` (the last two: the cheapest
-        that keeps the limit).
+    goal : ``"time"``, ``"cost"``, ``"energy"``, ``"deadline=HOURS"`` or ``"ns-per-day=SPEED"`` (the last two: the
+        cheapest that keeps the limit).
     machines : names, default all that are known.  prices : ``{machine: price per node-hour}``.
     max_nodes : most nodes to ask for.  min_efficiency : parallel efficiency below which more nodes are waste.
-    Cost means money where every machine that remains has a price, else node-hours x power, else node-hours.
+    max_hours : of wall time that is still acceptable (default 30 days).
+    Cost means money if any machine has a price (those without one are then set aside), else energy, else node-hours.
     """
     name, limit = parse_goal(goal)
     nanoseconds = check_positive("the time to simulate", nanoseconds, "ns")
@@ -85,14 +99,26 @@ def recommend(model, system, nanoseconds, goal="time", *, atoms=None, machines=N
     for machine in map(find_machine, machines or sorted(machine_paths())):
         price = (prices or {}).get(machine.name)
         for nodes, ranks in _layouts(machine, engine, max_nodes):
-            found = predict(machine, sizes, system, nodes, ranks_per_node=ranks, precision=precision, engine=engine,
-                            price=price, **options)  # fmt: skip
+            found = predict(
+                machine,
+                sizes,
+                system,
+                nodes,
+                ranks_per_node=ranks,
+                precision=precision,
+                engine=engine,
+                price=price,
+                **options,
+            )
             if nodes > 1 and found.parallel_efficiency < min_efficiency:
                 break  # times grow worse from here on
-            choices.append(_choice(found, nanoseconds, name, limit))
-    choices = _mark_front(choices, name)
-    order = _sort_key(name)
-    choices.sort(key=lambda c: (not c.acceptable, order(c)))
+            choices.append(_choice(found, nanoseconds, name, limit, max_hours))
+    choices, kind = _without_price(choices, name)
+    choices = _mark_front(choices, kind)
+    # Among unacceptable choices those that lack least come first: the order of hours.
+    choices.sort(
+        key=lambda c: (not c.acceptable, c.hours if name == "time" or not c.acceptable else getattr(c, kind), c.hours)
+    )
     return Recommendation(name, limit, nanoseconds, choices, _reason(choices, name, limit, nanoseconds))
 
 
@@ -102,20 +128,22 @@ def _layouts(machine, engine, max_nodes):
     if machine.accelerators:
         yield from ((1, ranks) for ranks in (1, 2, 4) if ranks < machine.accelerators)
     usual = default_layout(machine, 1, engine=engine).ranks_per_node
-    nodes = 1
-    while nodes <= most:
-        yield nodes, usual
-        nodes = nodes * 3 // 2 if nodes & (nodes - 1) == 0 and nodes > 1 else (nodes // 3 * 4 if nodes > 2 else nodes + 1)
+    counts = sorted(base * 2**k for base in (1, 3) for k in range(40))
+    yield from ((nodes, usual) for nodes in counts if nodes <= most)
 
 
-def _choice(prediction, nanoseconds, goal, limit):
+def _choice(prediction, nanoseconds, goal, limit, max_hours):
     hours = nanoseconds / prediction.ns_per_day * 24
     why_not = ""
     if not prediction.fits:
-        why_not = (f"does not fit: {prediction.memory_per_node / 1e9:.0f} GB needed, "
-                   f"{prediction.memory_capacity / 1e9:.0f} GB per node")  # fmt: skip
+        why_not = (
+            f"does not fit: {prediction.memory_per_node / 1e9:.0f} GB needed, "
+            f"{prediction.memory_capacity / 1e9:.0f} GB per node"
+        )
     elif goal == "deadline" and hours > limit:
         why_not = f"takes {hours:.3g} h"
+    elif hours > max_hours:
+        why_not = f"takes {hours / 24:.3g} days"
     elif goal == "ns-per-day" and prediction.ns_per_day < limit:
         why_not = f"reaches {prediction.ns_per_day:.3g} ns/day"
     scale = nanoseconds
@@ -130,37 +158,32 @@ def _choice(prediction, nanoseconds, goal, limit):
     )
 
 
-def price_of(choice):
-    """What stands for the price of a choice: money, else energy, else node-hours."""
-    for value in (choice.cost, choice.energy):
-        if value is not None:
-            return value
-    return choice.node_hours
-
-
 def price_name(choices):
-    """Which of the three all the choices know: ``"cost"``, ``"energy"`` or ``"node_hours"``."""
+    """What all the choices can be compared by: ``"cost"``, else ``"energy"``, else ``"node_hours"``."""
     for name in ("cost", "energy"):
         if choices and all(getattr(c, name) is not None for c in choices):
             return name
     return "node_hours"
 
 
-def _sort_key(goal):
-    if goal == "time":
-        return lambda c: c.hours
-    if goal == "energy":
-        return lambda c: (c.energy is None, c.energy or 0.0, c.hours)
-    return lambda c: (price_of(c), c.hours)
-
-
-def _mark_front(choices, goal):
-    from dataclasses import replace
-
+def _without_price(choices, goal):
+    """For goals that compare prices: choices whose machine has none cannot be accepted."""
     acceptable = [c for c in choices if c.acceptable]
-    kind = price_name(acceptable)
+    if goal == "time":
+        return choices, price_name(acceptable)
+    kind = "energy" if goal == "energy" else price_name([c for c in acceptable if c.cost is not None] or acceptable)
+    missing = "no power known" if kind == "energy" else "no price known, see --price"
+    return [
+        replace(c, acceptable=False, why_not=missing) if c.acceptable and getattr(c, kind) is None else c
+        for c in choices
+    ], kind
+
+
+def _mark_front(choices, kind):
+    """Set ``on_front`` of the acceptable choices that no other beats in both hours and price."""
+    candidates = [c for c in choices if c.acceptable and getattr(c, kind) is not None]
     best, front = float("inf"), set()
-    for choice in sorted(acceptable, key=lambda c: (c.hours, getattr(c, kind))):
+    for choice in sorted(candidates, key=lambda c: (c.hours, getattr(c, kind))):
         if getattr(choice, kind) < best:
             best = getattr(choice, kind)
             front.add(id(choice))
