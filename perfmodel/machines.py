@@ -165,7 +165,7 @@ class Machine:
 
 
 # Typical coefficients where no run is known.  dpmd, CPU: prototype kernels on one AVX-512 core reach 0.77 of
-# peak in the fitting network and 0.36 in tables; GPU: prototypes on one H200 reach 0.5 and 0.2.  DeePMD-kit:
+# peak in the fitting network and 0.36 in tables; GPU: from prototypes on one H200.  DeePMD-kit:
 # the fit to Fugaku; on GPUs tables about 0.3 of peak and 20 µs per operator of a TensorFlow graph.
 _TYPICAL = {
     "cpu": {
@@ -173,7 +173,7 @@ _TYPICAL = {
         False: Coefficients(0.27, 0.13, 0.08, 0.015, 60.0, 5.0, 5.0, 0.25, 300.0, 4.0, 1.2),
     },
     "gpu": {
-        True: Coefficients(0.50, 0.20, 0.1, 0.005, 5.0, 0.02, 5.0, 0.25, 600.0, 1.0, 1.2),
+        True: Coefficients(0.60, 0.50, 0.08, 0.005, 15.0, 0.02, 5.0, 0.25, 600.0, 1.0, 1.2),
         False: Coefficients(0.50, 0.30, 0.15, 0.005, 60.0, 0.02, 5.0, 0.25, 800.0, 2.0, 1.2),
     },
 }

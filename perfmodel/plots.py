@@ -269,7 +269,7 @@ def pareto(path, recommendation, title):
             ylabel=label,
             title=title,
         )
-        axes.margins(0.08, 0.12)
+        axes.margins(0.12, 0.12)
         _label_front(axes, front, kind)
         _plain_log_axis(axes.xaxis)
         _plain_log_axis(axes.yaxis)
@@ -281,14 +281,20 @@ def _label_front(axes, front, kind):
     axes.autoscale_view()
     low, high = np.log(axes.get_xlim())
     free_from = -1.0
+    # The front falls to the right, so below and to the left of its points nothing lies.
+    style = {"textcoords": "offset points", "xytext": (-5, -6), "ha": "right", "va": "top", "fontsize": 8}
     for choice in front:
-        place = (np.log(choice.hours) - low) / (high - low)
-        if place < free_from:
+        position = (np.log(choice.hours) - low) / (high - low)
+        if position < free_from:
             continue
-        free_from = place + 0.17
-        layout = choice.prediction.layout
-        what = f"{layout.nodes:,} nodes" if layout.nodes > 1 else f"1 node x {layout.ranks_per_node}"
-        point = (choice.hours, getattr(choice, kind))
-        axes.annotate(
-            what, point, textcoords="offset points", xytext=(0, -15), fontsize=8, color="#444444", ha="center"
-        )
+        free_from = position + 0.13
+        axes.annotate(_size_of(choice), (choice.hours, getattr(choice, kind)), color="#444444", **style)
+
+
+def _size_of(choice):
+    layout = choice.prediction.layout
+    if layout.nodes > 1:
+        return f"{layout.nodes:,} nodes"
+    if layout.threads_per_rank > 1:
+        return "1 node"
+    return f"{layout.ranks_per_node} GPU{'s' if layout.ranks_per_node > 1 else ''}"

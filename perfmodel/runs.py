@@ -29,7 +29,7 @@ peak_memory_bytes     largest sum over a node's ranks (or device memory)
 ====================  =======================================================================
 
 **CSV** with the header of ``tests/data/perf/fugaku_runs.csv`` (times in ms, memory in MiB per node; phase and
-memory columns may be empty or absent).
+memory columns may be empty or absent; a column ``model`` overrides the model of the system).
 
 **LAMMPS logs** of DeePMD-kit runs: loop time, processor grid, threads and the timing table are read; what
 a log does not say (model, nodes, cutoff) is given to :func:`read_lammps_log`.
@@ -133,9 +133,9 @@ def _csv_run(row, models, engine):
         return float(text) * factor if text else default
 
     name = row["system"].strip()
-    if name not in models:
+    if name not in models and not row.get("model"):
         raise PerformanceModelError(f"no model is known for system {name!r}; use --model {name}=...")
-    sizes = model_sizes.find_sizes(models[name])
+    sizes = model_sizes.find_sizes((row.get("model") or "").strip() or models[name])
     system = systems.find_system(name, int(row["atoms"]))
     cutoff = number("cutoff_A", default=sizes.cutoff)
     grid = (row.get("rank_grid") or "").strip()

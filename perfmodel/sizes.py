@@ -57,9 +57,19 @@ class ModelSizes:
         return self.embedding[-1]
 
     @property
+    def folded(self):
+        """Whether a low-rank basis is folded into the first fitting layer: all neighbours use it, and it is smaller."""
+        return self.rank is not None and not self.direct_neighbors and self._folded_inputs < self.width * self.axis
+
+    @property
+    def _folded_inputs(self):
+        functions = self.rank * self.n_types
+        return min(self.axis * functions, functions * (functions + 1) // 2)
+
+    @property
     def n_descriptor(self):
-        """Inputs of the fitting network, ``M A``."""
-        return self.width * self.axis
+        """Inputs of the fitting network: ``M A``; of ``n`` folded functions ``min(A n, n (n + 1) / 2)``."""
+        return self._folded_inputs if self.folded else self.width * self.axis
 
     @property
     def n_tables(self):

@@ -18,8 +18,8 @@ table          forward ``n M 18``: Horner's rule for a quintic is 5 fused operat
 network        in place of the table: forward ``2 sum_l w_l w_{l+1}`` and activations per neighbour,
                gradient as much again, products with ``R`` ``8 M`` forward and ``16 M`` backward
 descriptor     ``D = T^T T_A``: ``8 M A`` forward, ``16 M A`` for the gradient (both factors)
-low rank       ``M`` above becomes ``rank``; expanding ``T`` costs ``8 rank M`` per neighbour type
-               forward, as much backward
+low rank       ``M`` of the table becomes ``rank``; expanding ``T`` costs ``8 rank M`` per neighbour type
+               forward, as much backward, unless the expansion is folded into the first fitting layer
 fitting        ``2 sum_l w_l w_{l+1}`` forward with ``w_0 = M A``, as much for the gradient; activations
 force, virial  per neighbour 4 x 3 fused operations for the force, 9 for the virial: 42 FLOP
 =============  =======================================================================================
@@ -272,8 +272,8 @@ def _embedding_network(sizes):
 
 
 def _descriptor(sizes, word):
-    flops = 24 * sizes.width * sizes.axis
-    if sizes.rank is not None:
+    flops = 24 * sizes.n_descriptor
+    if sizes.rank is not None and not sizes.folded:
         flops += 2 * 8 * sizes.rank * sizes.width * sizes.n_types
     # D is written and read, so is its gradient.
     return Operator("descriptor", "descriptor", "gemm", flops, 4 * sizes.n_descriptor * word)

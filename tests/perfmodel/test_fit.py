@@ -192,6 +192,15 @@ def test_other_programs_runs_fit(data):
     assert fit.fit(found, find_machine("vm-2core-amx"), free, validate=False).score.mape < 8
 
 
+def test_prototypes_of_dpmd_on_a_gpu(data):
+    """Two systems, three sizes, with and without low-rank tables: what the engine's own logs will be put through."""
+    found = runs.read_csv(data / "prototype_h200.csv", engine="dpmd")
+    free = ["gemm_efficiency", "embedding_efficiency", "traffic_efficiency", "launch_us"]
+    result = fit.fit(found, find_machine("h200"), free)
+    assert result.score.mape <= 6
+    assert result.validation["leave one size out"].mape <= 10
+
+
 def test_refusals(fugaku_runs):
     machine = find_machine("fugaku")
     with pytest.raises(PerformanceModelError, match="cannot determine"):
