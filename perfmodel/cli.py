@@ -82,7 +82,10 @@ def _measure(options):
     path = options.output or user_folder() / f"{options.name}.toml"
     if path.exists() and not options.overwrite:
         raise PerformanceModelError(f"{path} exists; use --overwrite to replace it")
-    text, further = measure.measure(options.name)
+    measured = measure.measure(options.name)
+    if measured is None:  # a further rank of mpiexec
+        return
+    text, further = measured
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     machine = load(path)

@@ -63,9 +63,20 @@ def prepare(runs, machine):
     """Features of runs on a machine, stacked."""
     if not runs:
         raise PerformanceModelError("there are no runs to work on")
+    # Runs that were measured are facts: their layouts are not refused.
     return steptime.stack(
         [
-            steptime.features(machine, r.sizes, r.system, r.layout, r.precision, r.engine, r.skin, r.rebuild_every)
+            steptime.features(
+                machine,
+                r.sizes,
+                r.system,
+                r.layout,
+                r.precision,
+                r.engine,
+                r.skin,
+                r.rebuild_every,
+                check=False,
+            )
             for r in runs
         ]
     )

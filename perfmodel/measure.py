@@ -68,15 +68,17 @@ def call_overhead():
     return best_time(lambda: np.add(x, x, out=x))
 
 
-def mpi_rates():
-    """(latency in s, bandwidth in B/s) between ranks 0 and 1, or None without mpi4py or a second rank."""
+def _world():
+    """MPI's communicator of all ranks, or None without mpi4py or with a single rank."""
     try:
         from mpi4py import MPI
-    except ImportError:
+    except (ImportError, RuntimeError):  # no mpi4py, or mpi4py without an MPI library
         return None
-    world = MPI.COMM_WORLD
-    if world.size < 2:
-        return None
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def mpi_rates(world):
+    """(latency in s, bandwidth in B/s) between ranks 0 and 1 of ``world``; all ranks must call it."""
 
     def round_trip(size, repeats):
         buffer = np.zeros(size, dtype=np.uint8)
@@ -161,8 +163,15 @@ def _processor():
 
 
 def measure(name="local"):
-    """Measure and return (text of a machine file, dictionary of further results)."""
-    gpu, mpi = gpu_rates(), mpi_rates()
+    """Measure and return (text of a machine file, dictionary of further results).
+
+    Under ``mpiexec`` the network is measured too; ranks other than 0 then return None at once.
+    """
+    world = _world()
+    mpi = mpi_rates(world) if world is not None else None
+    if world is not None and world.rank > 0:
+        return None
+    gpu = gpu_rates()
     double, single = gemm_rate(np.float64), gemm_rate(np.float32)
     stream = stream_rate()
     further = {

@@ -282,13 +282,14 @@ def _label_front(axes, front, kind):
     low, high = np.log(axes.get_xlim())
     free_from = -1.0
     # The front falls to the right, so below and to the left of its points nothing lies.
-    style = {"textcoords": "offset points", "xytext": (-5, -6), "ha": "right", "va": "top", "fontsize": 8}
+    style = {"textcoords": "offset points", "xytext": (-5, -8), "va": "top", "fontsize": 8, "color": "#444444"}
     for choice in front:
         position = (np.log(choice.hours) - low) / (high - low)
         if position < free_from:
             continue
         free_from = position + 0.13
-        axes.annotate(_size_of(choice), (choice.hours, getattr(choice, kind)), color="#444444", **style)
+        side = "right" if position > 0.15 else "left"  # not across the axis
+        axes.annotate(_size_of(choice), (choice.hours, getattr(choice, kind)), ha=side, **style)
 
 
 def _size_of(choice):
