@@ -126,7 +126,11 @@ def _add_runs(parser):
     )
     parser.add_argument("--system", help="system of a LAMMPS log (default: named by the model)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of a LAMMPS log (default 1)")
-    parser.add_argument("--engine", choices=sorted(ENGINES), help="engine of a CSV file or log (default deepmd-kit)")
+    parser.add_argument(
+        "--engine",
+        choices=sorted(ENGINES),
+        help="engine of a CSV file or log (default deepmd-kit); of JSON summaries: use only its runs",
+    )
     parser.add_argument("--plot", type=Path, help="parity plot (.png, .svg); residuals go to NAME-residuals")
 
 
@@ -140,7 +144,7 @@ def _read_runs(options):
     return read_runs(
         options.runs,
         models=models,
-        engine=options.engine or "deepmd-kit",
+        engine=options.engine,
         nodes=options.nodes,
         model=plain[-1] if plain else None,
         system=options.system,

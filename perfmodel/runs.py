@@ -98,9 +98,10 @@ def read_runs(path, **options):
     if path.suffix == ".csv":
         runs = read_csv(path, options.get("models"), options.get("engine") or "deepmd-kit")
     elif path.suffix in (".json", ".jsonl"):
-        runs = read_json(path)
+        engine = options.get("engine")
+        runs = [r for r in read_json(path) if engine in (None, r.engine)]
     else:
-        runs = [read_lammps_log(path, **options)]
+        runs = [read_lammps_log(path, **{k: v for k, v in options.items() if v is not None})]
     if not runs:
         raise PerformanceModelError(f"{path} holds no runs")
     return runs

@@ -116,6 +116,8 @@ def test_summary_of_md_run_is_read(tmp_path):
         assert run.sizes.table_rows == 1100
         assert run.memory == 4e8
         assert fit.evaluate([run], find_machine(run.machine)).predicted[0] > 0
+    path.write_text(json.dumps([summary, summary | {"engine": "dpmd-rank"}]))
+    assert [r.engine for r in runs.read_runs(path, engine="dpmd-rank")] == ["dpmd-rank"]
     del summary["seconds_per_step"]
     path.write_text(json.dumps(summary))
     with pytest.raises(PerformanceModelError, match=r"run 1: key 'seconds_per_step' is missing"):

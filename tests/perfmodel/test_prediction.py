@@ -301,6 +301,16 @@ def test_errors_have_status_2_and_one_clear_line(capsys, command, message):
     assert err.count("\n") == 1
 
 
+def test_entry_point_and_package_data_are_declared():
+    from configparser import ConfigParser
+    from pathlib import Path
+
+    setup = ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    assert "dp-perf = dpmd.perfmodel.cli:main" in setup["options.entry_points"]["console_scripts"]
+    assert "machines/*.toml" in setup["options.package_data"]["dpmd.perfmodel"]
+
+
 def test_measure_writes_a_machine(capsys, tmp_path, monkeypatch):
     from dpmd.perfmodel import measure
 
