@@ -1,1 +1,1 @@
-""" """
+"""DP-perf: predicted run times per machine (to come)."""

@@ -1,0 +1,151 @@
+"""Checkpoints: HDF5 files from which a run goes on bit for bit.
+
+Kept are positions, velocities and forces in full precision, the cell, the thermostat, and how
+far each output file had been written.  Random numbers need no state (see
+:mod:`dpmd.kernels.random`).  Writing one makes the running job sort its atoms and rebuild its
+lists, which the continued run does too, so both add up numbers in the same order.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from . import __version__
+from .errors import InputError
+from .simulation import Hook
+from .system import System
+
+FORMAT_VERSION = 1
+_arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
+
+
+def write(path, system, ensemble, timestep, positions, model_id):
+    """Write a checkpoint; the file appears whole or the old one stays.
+
+    timestep : ps; positions : {file name: position} of outputs; model_id : text that identifies
+    the model.
+    """
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    with h5py.File(temporary, "w") as file:
+        file.attrs["dpmd_checkpoint"] = FORMAT_VERSION
+        file.attrs["dpmd_version"] = __version__
+        file.attrs["step"], file.attrs["energy"], file.attrs["timestep_ps"] = system.step, system.energy, timestep
+        file.attrs["type_names"] = json.dumps(system.type_names)
+        file.attrs["outputs"] = json.dumps(positions)
+        file.attrs["model"] = model_id
+        file.attrs["ensemble"] = ensemble.name
+        for name in _arrays:
+            file.create_dataset(name, data=getattr(system, name), fletcher32=np.size(getattr(system, name)) > 1)
+        for name, value in ensemble.state().items():
+            file.create_dataset(f"ensemble_state/{name}", data=value)
+        file.flush()
+        os.fsync(file.id.get_vfd_handle())
+    temporary.replace(path)
+
+
+def read(path):
+    """``(system, info)`` of a checkpoint; info has timestep_ps, outputs, model, ensemble, ensemble_state.
+
+    Raises InputError if the file is missing, damaged or of another kind.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(
+            f"{path}: no checkpoint to continue from; leave out --continue to start anew, "
+            "or set [checkpoint] file if it is elsewhere"
+        )
+    try:
+        with h5py.File(path, "r") as file:
+            version = int(file.attrs["dpmd_checkpoint"])
+            if version > FORMAT_VERSION:
+                raise InputError(f"{path}: written by a newer dpmd ({file.attrs['dpmd_version']}); update dpmd")
+            arrays = {name: file[name][()] for name in _arrays}
+            system = System(
+                type_names=tuple(json.loads(file.attrs["type_names"])),
+                step=int(file.attrs["step"]),
+                energy=float(file.attrs["energy"]),
+                **arrays,
+            )
+            state = file.get("ensemble_state", {})
+            info = {
+                "timestep_ps": float(file.attrs["timestep_ps"]),
+                "outputs": json.loads(file.attrs["outputs"]),
+                "model": str(file.attrs["model"]),
+                "ensemble": str(file.attrs["ensemble"]),
+                "ensemble_state": {name: state[name][()] for name in state},
+            }
+    except InputError:
+        raise
+    except Exception as error:  # h5py raises many kinds for a damaged file
+        raise InputError(f"{path}: not a dpmd checkpoint, or damaged ({error})") from error
+    return system, info
+
+
+class Checkpoint(Hook):
+    """Writes checkpoints every so many steps, at the end, and on request.
+
+    outputs : {name: hook with ``position()``}; those hooks must come earlier in the list, so
+    that they have written the present step and are still open at the end.
+    """
+
+    def __init__(self, every, path, model_id, outputs):
+        self.every, self.path, self.model_id, self.outputs = every, Path(path), model_id, outputs
+        self.written_at = None
+
+    def start(self, simulation):
+        self.first_step = simulation.system.step
+
+    def __call__(self, simulation):
+        if simulation.system.step == self.first_step:
+            return  # nothing has happened yet
+        self._write(simulation)
+
+    def _write(self, simulation):
+        simulation.domain.rebuild(simulation.system)
+        positions = {name: hook.position() for name, hook in self.outputs.items()}
+        write(
+            self.path, simulation.system, simulation.ensemble, simulation.ensemble.timestep, positions, self.model_id
+        )  # fmt: skip
+        self.written_at = simulation.system.step
+
+    def finish(self, simulation):
+        step = simulation.system.step
+        if not simulation.failed and step not in (self.first_step, self.written_at):
+            self._write(simulation)
+
+
+class SoftStop(Hook):
+    """Ends the run in order on SIGINT, SIGTERM or when its time is up.
+
+    walltime : s, or None.  A second SIGINT interrupts at once.
+    """
+
+    every = 1
+
+    def __init__(self, walltime=None):
+        self.walltime, self.begin, self.signal = walltime, time.monotonic(), None
+        self._old = {}
+
+    def start(self, simulation):
+        def handler(number, frame):
+            if self.signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = number
+            simulation.stop_reason = f"signal {signal.Signals(number).name}"
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._old[number] = signal.signal(number, handler)
+
+    def __call__(self, simulation):
+        if self.walltime is not None and time.monotonic() - self.begin > self.walltime:
+            simulation.stop_reason = "wall-time limit"
+
+    def finish(self, simulation):
+        for number, handler in self._old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,156 @@
+"""The commands ``md-run`` and ``dpmd``."""
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from . import __version__
+from .errors import InputError, RunError
+
+#: variables by which launchers tell a process its rank and their number
+_launchers = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+)
+
+
+def _refuse_several_ranks():
+    """Stop instead of running N copies of the same job, each overwriting the others' files."""
+    for rank, size in _launchers:
+        if rank in os.environ and int(os.environ.get(size, "2")) > 1:
+            raise InputError(
+                f"started by an MPI launcher ({rank} is set) with several ranks, but this version of dpmd runs as one "
+                "process: each rank would run the whole job and overwrite the others' files. Start md-run without the "
+                "launcher; it uses all cores by threads (--threads N)"
+            )
+
+
+def _guarded(function):
+    """Run a command; known errors become one clear message and an exit code."""
+    try:
+        return function()
+    except (InputError, RunError) as error:
+        label = "ERROR" if isinstance(error, InputError) else "STOPPED"
+        for line in str(error).splitlines():
+            print(f"{label}: {line}" if isinstance(error, InputError) else line, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except MemoryError as error:
+        print(f"ERROR: out of memory ({error}); use fewer atoms or precision = \"mixed\"", file=sys.stderr)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        print("ERROR: this is a defect of dpmd; please report it with the lines above", file=sys.stderr)
+        return 1
+
+
+# --------------------------------------------------------------------- md-run
+
+
+def _md_run_parser():
+    from .options import RUN_OPTIONS
+
+    parser = argparse.ArgumentParser(
+        prog="md-run",
+        description="Run molecular dynamics with a Deep Potential, as an input file describes.",
+        epilog="Exit codes: 0 done, 1 failed on the way, 2 wrong input, 128+n stopped by signal n. "
+        "'md-run --help-input' explains the input file.",
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="input file (TOML)")
+    parser.add_argument("--help-input", action="store_true", help="list every section and key of the input file")
+    parser.add_argument("--version", action="version", version=f"dpmd {__version__}")
+    for option in RUN_OPTIONS:
+        if not option.command_line:
+            continue
+        unit = f" ({option.unit})" if option.unit else ""
+        arguments = {"help": f"{option.help}{unit}", "default": None, "dest": option.name}
+        if option.kind is bool:
+            parser.add_argument(option.flag, action="store_true", **arguments)
+        else:
+            metavar = "|".join(option.choices) if option.choices else option.name.upper()
+            parser.add_argument(option.flag, type=option.kind, metavar=metavar, **arguments)
+    return parser
+
+
+def _md_run(arguments):
+    from . import inputfile
+    from .job import Job
+    from .options import RUN_OPTIONS, help_text
+
+    parser = _md_run_parser()
+    options = parser.parse_args(arguments)
+    if options.help_input:
+        print(help_text())
+        return 0
+    if options.file is None:
+        parser.print_usage(sys.stderr)
+        raise InputError("no input file given; 'md-run --help' and 'md-run --help-input' explain")
+    _refuse_several_ranks()
+    settings = inputfile.read(options.file)
+    for option in RUN_OPTIONS:
+        value = getattr(options, option.name, None) if option.command_line else None
+        if value is not None:
+            setattr(settings.run, option.name, option.check(value, option.flag))
+    return Job(settings).run()
+
+
+def md_run(arguments=None):
+    """Entry point of ``md-run``."""
+    sys.exit(_guarded(lambda: _md_run(arguments)))
+
+
+# --------------------------------------------------------------------- dpmd
+
+
+def _info(options):
+    from dpmd.models import ModelError, load
+    from dpmd.models.describe import describe
+
+    try:
+        print(describe(load(options.model)))
+    except ModelError as error:
+        raise InputError(str(error)) from error
+    return 0
+
+
+def _compress(options):
+    from .compress import compress
+
+    compress(options.model, options.output, options.structure, options.overwrite)
+    return 0
+
+
+def _dpmd(arguments):
+    parser = argparse.ArgumentParser(prog="dpmd", description="Look at and prepare Deep Potential models.")
+    parser.add_argument("--version", action="version", version=f"dpmd {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="what a model file holds")
+    info.add_argument("model", type=Path, metavar="MODEL", help=".pb, .pth, .dp, .yaml or .dptab")
+    info.set_defaults(run=_info)
+    compress = commands.add_parser("compress", help="tabulate a model's embedding networks into a .dptab file")
+    compress.add_argument("model", type=Path, metavar="MODEL", help="model file")
+    compress.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.dptab", help="table file to write")
+    compress.add_argument(
+        "--structure", type=Path, help="structure on which to measure the error; default: one made for the purpose"
+    )
+    compress.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    compress.set_defaults(run=_compress)
+    options = parser.parse_args(arguments)
+    return options.run(options)
+
+
+def dpmd(arguments=None):
+    """Entry point of ``dpmd``."""
+    sys.exit(_guarded(lambda: _dpmd(arguments)))
+
+
+def dp_perf(arguments=None):
+    """Entry point of ``dp-perf``."""
+    print("dp-perf: the performance model comes with a later version", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,99 @@
+"""``dpmd compress``: tabulate a model and measure what that changes."""
+
+from pathlib import Path
+
+import ase
+import ase.io
+import numpy as np
+
+from dpmd.kernels.cpu import CpuOperators
+from dpmd.models import ModelError, dptab, load
+from dpmd.models.tables import tabulate
+from dpmd.parallel import SerialDomain
+
+from .errors import InputError
+from .potential import assign_types
+from .system import System
+
+
+def trial_structure(model, n_atoms=96, seed=7):
+    """A dense random structure (ASE Atoms, periodic) of the model's types for measuring errors.
+
+    Atoms are put at random no nearer than the model's shortest training distance (else 1 Å)
+    and filled until no more fit or ``n_atoms`` are reached, in a cell of about its cutoff.
+    """
+    from ase.data import atomic_numbers
+
+    rng = np.random.default_rng(seed)
+    nearest = 1.05 * max(model.source.min_neighbor_distance or 1.0, 0.5)
+    length = max(model.cutoff, (n_atoms * nearest**3 * 3) ** (1 / 3))
+    placed = np.empty((0, 3))
+    for _ in range(200 * n_atoms):
+        point = rng.random(3) * length
+        apart = placed - point
+        apart -= length * np.round(apart / length)
+        if len(placed) == 0 or (np.linalg.norm(apart, axis=1) > nearest).all():
+            placed = np.vstack([placed, point])
+            if len(placed) == n_atoms:
+                break
+    types = rng.integers(0, model.n_types, len(placed))
+    symbols = [name if name in atomic_numbers else "X" for name in np.array(model.type_map)[types]]
+    return ase.Atoms(symbols, placed, cell=[length] * 3, pbc=True), types.astype(np.int32)
+
+
+def _evaluate(model, precision, atoms, types):
+    system = System(
+        np.arange(1, len(atoms) + 1), types, np.ones(len(atoms)), atoms.positions.copy(), np.zeros((len(atoms), 3)),
+        atoms.cell.array.copy(), np.array(atoms.pbc), tuple(model.type_map),
+    )  # fmt: skip
+    domain = SerialDomain(model.cutoff, 0.0, model.n_types)
+    domain.update(system)
+    fitting = model.fitting
+    result = CpuOperators(model, precision).evaluate(
+        domain.positions, domain.types, domain.neighbors, domain.forces,
+        frame_parameters=np.zeros(fitting.n_fparam) if fitting.n_fparam else None,
+        atomic_parameters=np.zeros(fitting.n_aparam) if fitting.n_aparam else None,
+    )  # fmt: skip
+    return result.energies[0], domain.fold(domain.forces)[np.argsort(system.ids)]
+
+
+def compress(path, output, structure=None, overwrite=False, report=print):
+    """Write the table file of a model and report the error it makes.
+
+    Raises InputError for models that cannot be read or tabulated, and for existing files.
+    """
+    output = Path(output)
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists; choose another name or give --overwrite")
+    if output.suffix != ".dptab":
+        raise InputError(f"{output}: table files end in .dptab")
+    if not output.parent.is_dir():
+        raise InputError(f"{output}: the folder {output.parent} does not exist")
+    try:
+        model = load(path)
+        table = tabulate(model)
+        if structure is not None:
+            atoms = ase.io.read(structure)
+            types = assign_types(atoms.symbols, model.type_map, structure)
+            where = str(structure)
+        else:
+            atoms, types = trial_structure(model)
+            where = f"{len(atoms)} atoms at random"
+        dptab.write(table, output)
+        loaded = load(output)
+    except ModelError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"{error}") from error
+    size = output.stat().st_size / 2**20
+    report(f"{output}: {size:.1f} MiB, tables of {len(table.descriptor.unique_embeddings())} embedding networks")
+    energy, forces = _evaluate(model, "double", atoms, types)
+    rms = np.sqrt((forces**2).mean())
+    report(f"Errors against the {'tables' if model.compressed else 'exact networks'} of {path}, on {where}:")
+    for precision in ("double", "mixed"):
+        e, f = _evaluate(loaded, precision, atoms, types)
+        report(
+            f"  {precision:7s} forces: largest {np.abs(f - forces).max():.1e} eV/Å, rms "
+            f"{np.sqrt(((f - forces) ** 2).mean()) / rms:.1e} of the rms force ({rms:.3g} eV/Å); "
+            f"energy {abs(e - energy) / len(atoms):.1e} eV/atom"
+        )

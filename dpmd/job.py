@@ -1,0 +1,343 @@
+"""From an input file to a finished run: what ``md-run`` does."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dpmd.models import ModelError
+
+from . import checkpoint, ensembles, preflight, structure
+from .errors import InputError
+from .log import Log, processor_name, versions
+from .potential import Potential
+from .safety import Safety
+from .simulation import Simulation
+from .thermo import Progress, Thermo
+from .trajectory import Trajectory, format_of
+
+
+class Job:
+    """One run described by validated settings (see :mod:`dpmd.inputfile`).
+
+    Files are named after the input file, in the folder where md-run is called: NAME.log,
+    NAME.thermo.csv, NAME.checkpoint.h5, NAME.summary.json, and the ``[[output]]`` files.
+    Input files (structure, model) are relative to the input file.
+    """
+
+    def __init__(self, settings, screen=None):
+        self.settings, self.screen = settings, screen
+        self.base = settings.path.parent
+        name = settings.run.name or settings.path.stem
+        self.log_path = Path(f"{name}.log")
+        self.thermo_path = Path(f"{name}.thermo.csv")
+        self.summary_path = Path(f"{name}.summary.json")
+        self.failure_path = Path(f"{name}.failed.extxyz")
+        self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
+        self.warnings = []
+
+    # ------------------------------------------------------------------ before step 0
+
+    def _check_outputs(self):
+        """Refuse to overwrite, and two outputs to one file, before anything is opened."""
+        run = self.settings.run
+        files = {}
+        for output in self.settings.output:
+            path = Path(output.file)
+            format_of(path, output.format)
+            if path in files:
+                raise InputError(f"{output.where('file')}: {path} is written by two [[output]] sections")
+            files[path] = output
+            if not path.parent.is_dir():
+                raise InputError(f"{output.where('file')}: the folder {path.parent} does not exist; create it first")
+        if getattr(run, "continue") or run.overwrite or run.check:
+            return
+        there = [str(p) for p in (self.thermo_path, self.checkpoint_path, *files) if p.exists()]
+        if there:
+            raise InputError(
+                f"{', '.join(there)} would be overwritten. Go on with that run: --continue. Start anew and replace "
+                "them: --overwrite. Keep them: set another name in [run] or work in another folder"
+            )
+
+    def _load_model(self):
+        model, run = self.settings.model, self.settings.run
+        path = self.base / model.file
+        if not path.exists():
+            near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
+            hint = f"; that folder has {', '.join(near)}" if near else ""
+            raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
+        try:
+            potential = Potential(
+                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin
+            )
+        except ModelError as error:
+            raise InputError(f"{model.where('file')}: {error}") from error
+        fitting, source = potential.model.fitting, potential.model.source
+        for key, wanted, default in (
+            ("fparam", fitting.n_fparam, fitting.default_fparam), ("aparam", fitting.n_aparam, None),
+        ):  # fmt: skip
+            given = getattr(model, key)
+            if (given is None and wanted and default is None) or (given is not None and len(given) != wanted):
+                raise InputError(
+                    f"{model.where(key)}: {path} takes {wanted} numbers as {key}, {len(given or [])} given"
+                    + (f"; set {key} = [...] in [model]" if wanted else f"; remove {key}")
+                )
+        self.parameters = {"frame_parameters": model.fparam, "atomic_parameters": model.aparam}
+        self.warnings += source.warnings
+        return potential
+
+    def _start(self, potential):
+        """The system at the first step of this run: from the structure or from a checkpoint."""
+        s = self.settings
+        timestep = s.run.timestep_fs * 1e-3
+        ensemble = ensembles.create(s.ensemble, timestep, s.run.steps, s.run.seed)
+        if not getattr(s.run, "continue"):
+            atoms = structure.read(s.structure, self.base)
+            system, self.velocity_origin = structure.make_system(
+                atoms, potential, s.structure, s.ensemble, s.run.seed
+            )
+            return system, ensemble, {}
+        system, info = checkpoint.read(self.checkpoint_path)
+        if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
+            raise InputError(
+                f"{self.checkpoint_path} was written with another model file; use that one, or start anew "
+                "from its last frame"
+            )
+        if abs(info["timestep_ps"] - timestep) > 1e-12:
+            raise InputError(
+                f"{s.run.where('timestep_fs')}: the checkpoint was written with {info['timestep_ps'] * 1e3:g} fs; "
+                "a run cannot go on with another time step. Start a new one from its last frame"
+            )
+        if system.step >= s.run.steps:
+            raise InputError(
+                f"{s.run.where('steps')}: the checkpoint is at step {system.step} already; to go on, raise steps "
+                f"above that (now {s.run.steps})"
+            )
+        if info["ensemble"] == ensemble.name:
+            ensemble.restore(info["ensemble_state"])
+        else:
+            self.warnings.append(f"the ensemble changes from {info['ensemble']!r}: its state starts anew")
+        self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
+        return system, ensemble, info["outputs"]
+
+    # ------------------------------------------------------------------ the log
+
+    def _header(self, log, potential, system, ensemble, domain):
+        s, model = self.settings, potential.model
+        log("dpmd: molecular dynamics with Deep Potential")
+        log(f"  {time.strftime('%Y-%m-%d %H:%M:%S')}   " + ", ".join(f"{n} {v}" for n, v in versions()))
+        log(f"  input       {s.path}")
+        log(f"  machine     {processor_name()}; 1 rank, {potential.operators.threads} threads")
+        log(f"  device      {potential.device}; precision {potential.precision}; decomposition: none (one rank)")
+        log(
+            f"  model       {model.source.path}: {model.source.format}, {model.descriptor.kind}, types "
+            f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
+        )
+        log(f"  embedding   {potential.loaded.description}")
+        log(f"  structure   {s.structure.file}: {len(system)} atoms")
+        lengths = np.linalg.norm(system.cell, axis=1)
+        angles = [
+            np.degrees(np.arccos(system.cell[a] @ system.cell[b] / lengths[a] / lengths[b]))
+            for a, b in ((1, 2), (0, 2), (0, 1))
+        ]
+        directions = "".join("p" if p else "o" for p in system.periodic)
+        log(
+            f"  cell        {lengths[0]:.4f} {lengths[1]:.4f} {lengths[2]:.4f} Å, {angles[0]:.2f} {angles[1]:.2f} "
+            f"{angles[2]:.2f} deg, {directions} (p periodic, o open), {system.volume:.2f} Å^3"
+        )
+        log(f"  velocities  {self.velocity_origin}")
+        log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
+        if s.ensemble.type == "nvt":
+            log(f"  temperature {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
+        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {domain.n_ghosts} ghost atoms")
+        rows, warnings = preflight.type_table(system)
+        log.table(rows)
+        self.warnings += warnings
+
+    def _examine(self, log, potential, system, domain):
+        """Distances, neighbours and memory; adds warnings, raises InputError."""
+        s, model = self.settings, potential.model
+        nearest, counts = preflight.neighbor_facts(domain, system, model)
+        self.warnings += preflight.check_distances(nearest, model, s.structure.where("file"))
+        rows, warnings = preflight.check_selection(counts, model, s.run.on_overflow, s.run.where("on_overflow"))
+        self.warnings += warnings
+        log.table(rows)
+        if nearest:
+            (a, b), (distance, i, j) = min(nearest.items(), key=lambda item: item[1])
+            known = model.source.min_neighbor_distance
+            log(
+                f"  shortest    {a}-{b} {distance:.3f} Å (atoms {i} and {j})"
+                + (f"; in the training data {known:.3f} Å" if known else "")
+            )
+        memory = preflight.predicted_memory(
+            len(system), len(domain.positions), float(domain.neighbors.count.mean()) if len(system) else 0.0,
+            model, potential.precision, potential.operators.threads,
+        )  # fmt: skip
+        log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
+        self.neighbors_per_atom = float(counts.sum(axis=1).mean()) if len(system) else 0.0
+
+    def _print_precision(self, log, potential, domain, system):
+        error = preflight.precision_error(potential, domain, system, self.parameters)
+        relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
+        what = "the file's tables" if potential.loaded.exact.compressed else "exact networks"
+        log(f"  precision   {potential.precision} against {what} in double, on this structure:")
+        log(
+            f"              forces: largest {error['force_max']:.1e} eV/Å, rms {error['force_rms']:.1e} eV/Å = "
+            f"{relative:.1e} of the rms force ({error['rms_force']:.3f} eV/Å); energy {error['energy']:.1e} eV/atom"
+        )
+
+    # ------------------------------------------------------------------ all of it
+
+    def run(self):
+        """Run to the end.  Returns the exit code: 0 done, 128 + n stopped by signal n.
+
+        Raises InputError before anything has started, RunError if the run fails on its way.
+        """
+        s = self.settings
+        going_on = getattr(s.run, "continue")
+        self._check_outputs()
+        self.warnings += preflight.check_times(s)
+        potential = self._load_model()
+        system, ensemble, outputs = self._start(potential)
+        temperatures = s.ensemble.temperature_K or (s.structure.initial_temperature_K,)
+        self.warnings += preflight.check_timestep(
+            s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
+        )
+        still = not np.any(system.velocities)
+        if still and s.ensemble.type == "nvt" and s.ensemble.thermostat != "langevin":
+            raise InputError(
+                f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
+                "them; draw velocities (velocities = \"maxwell\") or use the langevin thermostat"
+            )
+        domain = potential.domain()
+        domain.rebuild(system)
+        log = Log(None if s.run.check else self.log_path, append=going_on, screen=self.screen)
+        try:
+            self._header(log, potential, system, ensemble, domain)
+            self._examine(log, potential, system, domain)
+            if s.run.check or s.run.check_precision:
+                self._print_precision(log, potential, domain, system)
+            for warning in self.warnings:
+                log.warning(warning)
+            if s.run.check:
+                log("Everything was checked; nothing was run (--check).")
+                return 0
+            return self._simulate(log, potential, system, ensemble, domain, outputs)
+        finally:
+            log.close()
+
+    def _simulate(self, log, potential, system, ensemble, domain, outputs):
+        s = self.settings
+        going_on = getattr(s.run, "continue")
+        remaining = s.run.steps - system.step
+        thermo = Thermo(s.thermo.every, log, self.thermo_path, outputs.get("thermo") if going_on else None)
+        named = {"thermo": thermo}
+        for section in s.output:
+            position = outputs.get(section.file) if going_on else None
+            if position is not None and not Path(section.file).exists():
+                raise InputError(f"{section.where('file')}: {section.file} is gone, so it cannot be continued")
+            named[section.file] = Trajectory(section, section.file, position)
+        saver = checkpoint.Checkpoint(s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named)
+        stop = checkpoint.SoftStop(s.run.walltime_h * 3600 if s.run.walltime_h else None)
+        hooks = [
+            stop,
+            Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
+            *named.values(),
+            Progress(remaining, ensemble.timestep, log),
+            saver,
+        ]
+        simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
+        self._warm_up(potential, domain)
+        begin = time.perf_counter()
+        simulation.run(remaining, restarted=going_on)
+        elapsed = time.perf_counter() - begin
+        self._summary(log, simulation, potential, thermo, elapsed)
+        if simulation.stop_reason:
+            log(
+                f"Stopped at step {simulation.system.step} of {s.run.steps}: {simulation.stop_reason}. "
+                f"The state is in {self.checkpoint_path}; go on with --continue."
+            )
+        return 128 + stop.signal if stop.signal else 0
+
+    def _warm_up(self, potential, domain):
+        """Compile (or load) the kernels, so that the loop is timed without that."""
+        spare = np.zeros_like(domain.forces)
+        potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, spare, **self.parameters)
+        potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
+
+    def _summary(self, log, simulation, potential, thermo, elapsed):
+        """The tables at the end, and the same as JSON."""
+        s, system, steps = self.settings, simulation.system, simulation.steps_done
+        phases = self._phases(simulation, potential, elapsed)
+        log()
+        log(f"Loop of {elapsed:.3f} s for {steps} steps with {len(system)} atoms")
+        rows = [("phase", "s", "%", "us/atom/step")]
+        scale = 1e6 / max(steps, 1) / max(len(system), 1)
+        for name, seconds in phases.items():
+            rows.append((name, f"{seconds:.3f}", f"{100 * seconds / max(elapsed, 1e-9):.1f}", f"{seconds * scale:.3f}"))
+        log.table(rows)
+        per_day = steps * simulation.ensemble.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
+        log(
+            f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
+            f"{steps * len(system) / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
+        )
+        drift = thermo.drift()
+        if drift == drift:
+            log(f"Drift of the conserved energy: {drift:.3g} meV/atom/ns")
+        domain = simulation.domain
+        log(
+            f"Neighbours: {self.neighbors_per_atom:.1f} per atom within the cutoff at the start, "
+            f"{domain.neighbors.count.mean() if len(system) else 0:.1f} in the list; {domain.rebuilds} lists built "
+            f"({steps / max(domain.rebuilds, 1):.1f} steps each); {domain.n_ghosts} ghost atoms"
+        )
+        if simulation.overflows:
+            log.warning(
+                f"in {simulation.overflows} steps up to {simulation.most_overflowed} atoms had more neighbours than "
+                "the model's sel; the nearest were kept"
+            )
+        model = potential.model
+        summary = {
+            "engine": "dpmd", "versions": dict(versions()), "machine": processor_name(), "device": potential.device,
+            "precision": potential.precision, "nodes": 1, "ranks": 1, "threads": potential.operators.threads,
+            "model": {
+                "file": model.source.path, "descriptor": model.descriptor.kind, "rcut": model.descriptor.rcut,
+                "sel": list(model.descriptor.sel), "axis_neuron": model.descriptor.axis_neuron,
+                "embedding_width": model.descriptor.n_embedding,
+                "fitting_widths": list(model.fitting.networks[0].widths[:-1]), "tabulated": not s.run.no_tabulate,
+            },
+            "atoms": len(system), "types": {
+                n: int((system.types == t).sum()) for t, n in enumerate(system.type_names)
+            },
+            "steps": steps, "timestep_fs": s.run.timestep_fs, "seconds": elapsed,
+            "seconds_per_step": elapsed / max(steps, 1), "ns_per_day": per_day,
+            "phases": {name: seconds / max(steps, 1) for name, seconds in phases.items()},
+            "neighbors_per_atom": self.neighbors_per_atom, "rebuild_interval": steps / max(domain.rebuilds, 1),
+            "ghost_atoms": domain.n_ghosts, "peak_memory_bytes": peak_memory(),
+            "drift_meV_per_atom_ns": drift if drift == drift else None, "stopped": simulation.stop_reason,
+        }  # fmt: skip
+        self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def _phases(simulation, potential, elapsed):
+        """Seconds per phase; the operators' own clock divides the force evaluation."""
+        timers, inner = simulation.timers, potential.operators.seconds
+        names = {
+            "geometry": "force: geometry", "embedding": "force: embedding", "descriptor": "force: descriptor",
+            "fitting": "force: fitting", "force": "force: assembly",
+        }  # fmt: skip
+        phases = {names.get(name, name): seconds for name, seconds in inner.items()}
+        phases["force: other"] = max(timers["force"] - sum(inner.values()), 0.0)
+        for name in ("neighbor", "communication", "integrate", "output"):
+            phases[name] = timers[name]
+        phases["other"] = max(elapsed - sum(phases.values()), 0.0)
+        return phases
+
+
+def peak_memory():
+    """Peak resident memory of this process, bytes."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,259 @@
+"""The input file, declared once.
+
+Each section is a table of options; from it come the parser, the command line of ``md-run``,
+``md-run --help-input`` and the error messages.  To add an option, add a line here and use it.
+"""
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import InputError
+
+REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of the input file.
+
+    kind : ``int``, ``float``, ``bool``, ``str``, or a pair ``(kind, length)`` for lists (length
+        None: any); ``scalar_or_pair`` for a number or two.
+    minimum, maximum : inclusive bounds of numbers; choices : allowed words.
+    command_line : also an option of md-run (``--name-with-dashes``).
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    command_line: bool = False
+
+    @property
+    def flag(self):
+        return "--" + self.name.replace("_", "-")
+
+    def check(self, value, where):
+        """The value in its proper type.  Raises InputError naming ``where`` it stands."""
+        kind, length = self.kind if isinstance(self.kind, tuple) else (self.kind, 0)
+        if kind == "scalar_or_pair":
+            items = value if isinstance(value, list) else [value]
+            if len(items) not in (1, 2):
+                raise InputError(f"{where}: {self.name} takes one number or a pair [start, end], not {value!r}")
+            return tuple(self._check_one(float, item, where) for item in items)
+        if isinstance(self.kind, tuple):
+            if not isinstance(value, list) or (length is not None and len(value) != length):
+                many = f"{length} " if length is not None else ""
+                raise InputError(f"{where}: {self.name} must be a list of {many}values, not {value!r}")
+            return [self._check_one(kind, item, where) for item in value]
+        return self._check_one(kind, value, where)
+
+    def _check_one(self, kind, value, where):
+        good = {
+            int: isinstance(value, int) and not isinstance(value, bool),
+            float: isinstance(value, (int, float)) and not isinstance(value, bool),
+            bool: isinstance(value, bool),
+            str: isinstance(value, str),
+        }[kind]
+        if not good:
+            word = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}[kind]
+            raise InputError(f"{where}: {self.name} must be {word}{self._unit()}, not {value!r}")
+        value = kind(value)
+        if kind in (int, float):
+            low = self.minimum is not None and not value >= self.minimum
+            if low or value != value or (self.maximum is not None and value > self.maximum):
+                raise InputError(f"{where}: {self.name} = {value} is out of range; it must be {self._range()}")
+        if self.choices and value not in self.choices:
+            near = difflib.get_close_matches(value, self.choices, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{where}: {self.name} = {value!r} is not one of {', '.join(self.choices)}{hint}")
+        return value
+
+    def _unit(self):
+        return f" in {self.unit}" if self.unit else ""
+
+    def _range(self):
+        bounds = []
+        if self.minimum is not None:
+            bounds.append(f"at least {self.minimum:g}")
+        if self.maximum is not None:
+            bounds.append(f"at most {self.maximum:g}")
+        return (" and ".join(bounds) or "a number") + self._unit()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table ``[name]`` of the input file, or an array of tables ``[[name]]``."""
+
+    name: str
+    help: str
+    options: tuple[Option, ...]
+    repeated: bool = False
+    required: bool = False
+
+    @property
+    def title(self):
+        return f"[[{self.name}]]" if self.repeated else f"[{self.name}]"
+
+
+SECTIONS = (
+    Section(
+        "structure",
+        "the atoms to start from",
+        (
+            Option("file", str, REQUIRED, "any file that ASE reads, or a LAMMPS data file; relative to the input file"),
+            Option("format", str, None, "format name as in ASE, if it cannot be told from the file"),
+            Option("index", int, -1, "which frame of a file with several"),
+            Option(
+                "elements", (str, None), None,
+                "element of each numbered type of a LAMMPS data file, in order, e.g. [\"O\", \"H\"]",
+            ),
+            Option("replicate", (int, 3), [1, 1, 1], "copies along the three lattice vectors", minimum=1),
+            Option("periodic", (bool, 3), None, "override the file's periodic directions"),
+            Option(
+                "masses_u", dict, None, "masses that differ from the standard ones, e.g. { H = 2.014 }", "u"
+            ),
+            Option(
+                "velocities", str, "auto", "file: as in the file; maxwell: drawn at initial_temperature_K with zero "
+                "total momentum; zero; auto: file if it has any, else maxwell",
+                choices=("auto", "file", "maxwell", "zero"),
+            ),
+            Option(
+                "initial_temperature_K", float, None, "for velocities drawn here; default the ensemble's", "K",
+                minimum=0.0,
+            ),
+        ),
+        required=True,
+    ),
+    Section(
+        "model",
+        "the Deep Potential",
+        (
+            Option("file", str, REQUIRED, "model file: .pb, .pth, .dp, .yaml or .dptab, plain or compressed"),
+            Option("fparam", (float, None), None, "frame parameters, for models that have them"),
+            Option("aparam", (float, None), None, "atomic parameters, the same for all atoms"),
+        ),
+        required=True,
+    ),
+    Section(
+        "run",
+        "how long, how exact, on what",
+        (
+            Option("steps", int, REQUIRED, "time steps in all, those before a restart included", minimum=0),
+            Option("timestep_fs", float, REQUIRED, "0.5 with hydrogen, 1 to 2 otherwise", "fs", minimum=1e-6, maximum=20),
+            Option("seed", int, 1, "of all random numbers", minimum=0),
+            Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
+            Option("device", str, "auto", "where the forces are computed", choices=("auto", "cpu"), command_line=True),
+            Option(
+                "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
+                "positions and energies in float64", choices=("double", "mixed"), command_line=True,
+            ),
+            Option("threads", int, None, "default: all cores that the process may use", minimum=1, command_line=True),
+            Option(
+                "skin", float, 1.0, "by which neighbour lists reach beyond the cutoff", "Å", minimum=0.0, maximum=10.0,
+                command_line=True,
+            ),
+            Option(
+                "no_tabulate", bool, False, "evaluate exact embedding networks instead of tables (slow)",
+                command_line=True,
+            ),
+            Option(
+                "on_overflow", str, "warn", "when an atom has more neighbours than the model's sel: the nearest are "
+                "kept, as DeePMD-kit does, and the log says so; or stop", choices=("warn", "error"), command_line=True,
+            ),
+            Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),
+            Option(
+                "max_displacement", float, 1.0, "an atom that moves further in one step stops the run", "Å", minimum=0.0
+            ),
+            Option("check", bool, False, "examine everything, report, and stop before step 0", command_line=True),
+            Option(
+                "check_precision", bool, False, "print the error of the chosen precision on this structure",
+                command_line=True,
+            ),
+            Option("continue", bool, False, "go on from the checkpoint of an earlier run", command_line=True),
+            Option("overwrite", bool, False, "replace output files of an earlier run", command_line=True),
+        ),
+        required=True,
+    ),
+    Section(
+        "ensemble",
+        "what is kept constant",
+        (
+            Option("type", str, "nve", "nve: energy; nvt: temperature", choices=("nve", "nvt")),
+            Option(
+                "thermostat", str, "csvr", "csvr: stochastic velocity rescaling (Bussi); nose-hoover: a chain; "
+                "langevin: friction and noise on each atom", choices=("csvr", "nose-hoover", "langevin"),
+            ),
+            Option(
+                "temperature_K", "scalar_or_pair", None, "one number, or [start, end] for a linear ramp over the run",
+                "K", minimum=0.0,
+            ),
+            Option(
+                "relaxation_time_ps", float, 0.1, "csvr, nose-hoover: of the kinetic energy; langevin: 1 / friction",
+                "ps", minimum=1e-6,
+            ),
+            Option("chain_length", int, 3, "of the Nose-Hoover chain", minimum=1, maximum=20),
+        ),
+    ),
+    Section("thermo", "the table of the log, and NAME.thermo.csv", (
+        Option("every", int, 100, "steps between lines", "steps", minimum=1),
+    )),
+    Section(
+        "output",
+        "a trajectory; any number of these",
+        (
+            Option("file", str, REQUIRED, "suffix tells the format: .extxyz, .traj (ASE), .dump or .lammpstrj"),
+            Option("every", int, REQUIRED, "steps between frames", "steps", minimum=1),
+            Option(
+                "format", str, None, "if the suffix does not tell", choices=("extxyz", "traj", "lammps-dump"),
+            ),
+            Option("velocities", bool, False, "write velocities"),
+            Option("forces", bool, False, "write forces"),
+            Option("unwrap", bool, False, "positions as if atoms had not been wrapped into the cell"),
+        ),
+        repeated=True,
+    ),
+    Section(
+        "checkpoint",
+        "to go on after a stop; one is written at the end in any case",
+        (
+            Option("every", int, 10000, "steps between checkpoints", "steps", minimum=1),
+            Option("file", str, None, "default NAME.checkpoint.h5"),
+        ),
+    ),
+)  # fmt: skip
+
+RUN_OPTIONS = next(s for s in SECTIONS if s.name == "run").options
+
+
+def suggestion(word, known):
+    """``; did you mean 'x'?`` or a list of what is known."""
+    near = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def help_text():
+    """The manual of the input file, for ``md-run --help-input``."""
+    lines = ["An input file has these sections (TOML; units are in the names or brackets):"]
+    for section in SECTIONS:
+        lines += ["", f"{section.title}  {section.help}"]
+        for option in section.options:
+            facts = []
+            if option.choices:
+                facts.append(" | ".join(option.choices))
+            if option.unit:
+                facts.append(option.unit)
+            if option.default is REQUIRED:
+                facts.append("required")
+            elif option.default is not None:
+                facts.append(f"default {str(option.default).lower() if isinstance(option.default, bool) else option.default}")
+            if option.command_line:
+                facts.append(f"also {option.flag}")
+            lines += [f"    {option.name:22s} {option.help}"]
+            if facts:
+                lines += [f"    {'':22s} ({'; '.join(facts)})"]
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""Everything that can be known to be wrong before step 0."""
+
+import numpy as np
+from ase.data import atomic_masses, atomic_numbers
+
+from dpmd.kernels.cpu import CpuOperators
+from dpmd.kernels.cpu.operators import BLOCK
+
+from .errors import InputError
+
+#: isotopes that inputs use on purpose (u)
+_known_isotopes = {"H": (2.0, 2.014, 3.016)}
+#: Å, without a model's own distance: nearer than this is an overlap
+_SMALLEST_DISTANCE = 0.3
+
+
+def check_times(settings):
+    """Warnings about time step and thermostat.  Raises InputError for impossible combinations."""
+    warnings, run, ensemble = [], settings.run, settings.ensemble
+    if ensemble.type == "nvt":
+        if ensemble.temperature_K is None:
+            raise InputError(f"{ensemble.where()}: nvt needs temperature_K in [ensemble]")
+        if min(ensemble.temperature_K) <= 0:
+            raise InputError(f"{ensemble.where('temperature_K')}: a thermostat needs a temperature above 0 K")
+        tau, step = ensemble.relaxation_time_ps, run.timestep_fs * 1e-3
+        if tau < 10 * step:
+            warnings.append(
+                f"relaxation_time_ps = {tau:g} is less than 10 time steps: the thermostat will distort the dynamics"
+            )
+        if run.steps and tau > run.steps * step / 10:
+            warnings.append(
+                f"relaxation_time_ps = {tau:g} is more than a tenth of the run: the temperature will hardly be controlled"
+            )
+    return warnings
+
+
+def check_timestep(timestep_fs, masses, temperature):
+    """Warnings about the time step for these masses (u) and temperature (K)."""
+    warnings = []
+    if timestep_fs > 2:
+        warnings.append(f"timestep_fs = {timestep_fs:g} is above 2 fs, which few systems bear")
+    elif timestep_fs > 0.5 and masses.min() < 1.5:
+        warnings.append(
+            f"timestep_fs = {timestep_fs:g} is above 0.5 fs with atoms of mass {masses.min():.3g} u: bonds to hydrogen "
+            "vibrate in 9 fs; use 0.5, or heavier hydrogen (masses_u)"
+        )
+    if temperature is not None and temperature > 5000:
+        warnings.append(f"the temperature, {temperature:g} K, is above 5000 K: is that meant?")
+    return warnings
+
+
+def type_table(system):
+    """Rows (type, element, mass, atoms) for the log, and warnings about odd masses."""
+    rows, warnings = [("type", "element", "mass/u", "atoms")], []
+    for t, name in enumerate(system.type_names):
+        chosen = system.types == t
+        masses = np.unique(system.masses[chosen])
+        text = "/".join(f"{m:.4g}" for m in masses[:3]) if len(masses) else "-"
+        rows.append((str(t), name, text, str(int(chosen.sum()))))
+        if name in atomic_numbers:
+            usual = atomic_masses[atomic_numbers[name]]
+            for mass in masses:
+                if abs(mass - usual) > 0.5 and not any(abs(mass - m) < 0.05 for m in _known_isotopes.get(name, ())):
+                    warnings.append(f"type {t} ({name}) has mass {mass:.4g} u, the element {usual:.4g} u")
+    return rows, warnings
+
+
+def neighbor_facts(domain, system, model):
+    """What the list tells: ``(nearest, counts)``.
+
+    nearest : {(name, name): (distance Å, id, id)} per pair of elements;
+    counts : (n_local, T) neighbours of each type within the model's cutoff.
+    """
+    first, count = domain.neighbors.first, domain.neighbors.count.astype(np.int64)
+    counts, nearest = np.zeros((len(system), model.n_types), np.int64), {}
+    names = system.type_names
+    for begin in range(0, len(system), 20000):  # in pieces, so that memory stays bounded
+        rows = np.arange(begin, min(begin + 20000, len(system)))
+        centre = np.repeat(rows, count[rows])
+        slot = np.arange(len(centre)) - np.repeat(np.cumsum(count[rows]) - count[rows], count[rows])
+        neighbor = domain.neighbors.indices[np.repeat(first[rows], count[rows]) + slot]
+        distance = np.linalg.norm(domain.positions[neighbor] - domain.positions[centre], axis=1)
+        near = distance < model.cutoff
+        centre, neighbor, distance = centre[near], neighbor[near], distance[near]
+        np.add.at(counts, (centre, domain.types[neighbor]), 1)
+        pair = domain.types[centre] * model.n_types + domain.types[neighbor]
+        for p in np.unique(pair):
+            chosen = np.flatnonzero(pair == p)
+            k = chosen[np.argmin(distance[chosen])]
+            a, b = sorted(divmod(int(p), model.n_types))
+            j = neighbor[k] if neighbor[k] < len(system) else domain.owners[neighbor[k] - len(system)]
+            found = (float(distance[k]), int(system.ids[centre[k]]), int(system.ids[j]))
+            key = (names[a], names[b])
+            nearest[key] = min(nearest.get(key, found), found)
+    return nearest, counts
+
+
+def check_distances(nearest, model, where):
+    """Warnings about short distances.  Raises InputError where atoms overlap."""
+    known = model.source.min_neighbor_distance
+    limit = 0.5 * known if known else _SMALLEST_DISTANCE
+    warnings, overlaps = [], []
+    for (a, b), (distance, i, j) in sorted(nearest.items(), key=lambda item: item[1]):
+        if distance < limit:
+            overlaps.append(f"{a}-{b} {distance:.3f} Å (atoms {i} and {j})")
+        elif known and distance < 0.95 * known:
+            warnings.append(
+                f"{a}-{b}: atoms {i} and {j} are {distance:.3f} Å apart; the shortest distance of the model's training "
+                f"data is {known:.3f} Å, so forces there are extrapolated"
+            )
+    if overlaps:
+        raise InputError(
+            f"{where}: atoms overlap: {'; '.join(overlaps[:5])}. Nothing below {limit:.2f} Å is credible for this "
+            "model. Remove duplicate atoms, check units and the cell, or relax the structure first"
+        )
+    return warnings
+
+
+def check_selection(counts, model, on_overflow, where):
+    """Rows (type, sel, most neighbours) for the log, and warnings about overflow."""
+    rows, warnings = [("type", "neighbours", "sel")], []
+    for t, (name, sel) in enumerate(zip(model.type_map, model.descriptor.sel, strict=True)):
+        most, mean = counts[:, t].max(initial=0), counts[:, t].mean() if len(counts) else 0.0
+        rows.append((name, f"{mean:.1f} on average, {most} at most", str(sel)))
+        over = int((counts[:, t] > sel).sum())
+        if over and sel > 0:
+            text = (
+                f"{over} atoms have more {name} neighbours (up to {most}) than the model's sel ({sel}): the nearest "
+                f"{sel} count, as in DeePMD-kit, and the energy is not smooth there"
+            )
+            if on_overflow == "error":
+                raise InputError(f"{where}: {text}. Use a model with larger sel, or on_overflow = \"warn\"")
+            warnings.append(text)
+    return rows, warnings
+
+
+def predicted_memory(n_atoms, n_all, list_neighbors, model, precision, threads):
+    """Bytes that a run will hold, counted from its arrays.
+
+    n_all : atoms with ghosts; list_neighbors : per atom, within cutoff and skin.
+    """
+    item = 8 if precision == "double" else 4
+    d = model.descriptor
+    atoms = n_atoms * (8 + 4 + 8 + 8 + 12 + 5 * 24 + 100) + n_all * (24 * 2 + 4 + 24 * threads)
+    lists = n_atoms * 12 + 1.1 * 4 * list_neighbors * n_atoms
+    tables = sum(e.table.coefficients.size for e, _ in d.unique_embeddings() if e.table is not None) * (8 + item)
+    networks = 4 * sum(layer.weight.size for net in model.fitting.networks for layer in net.layers) * item
+    block = BLOCK * (list_neighbors * (13 * item + 12) + item * (4 * d.n_embedding + 2 * d.n_out + 2000))
+    return int(atoms + lists + tables + networks + threads * block + 120e6)
+
+
+def precision_error(potential, domain, system, parameters):
+    """Errors of the chosen mode on this structure.
+
+    Compares with the file's exact networks (or own tables) in double precision.
+    Returns a dict: ``energy`` eV/atom, ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
+    """
+    exact = CpuOperators(potential.loaded.exact, "double", potential.operators.threads)
+    values = []
+    for operators in (exact, potential.operators):
+        forces = np.zeros_like(domain.forces)
+        result = operators.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
+        values.append((result.energies[0], domain.fold(forces).copy()))
+    (e0, f0), (e1, f1) = values
+    difference = f1 - f0
+    return {
+        "energy": abs(e1 - e0) / len(system),
+        "force_rms": float(np.sqrt((difference**2).mean())),
+        "force_max": float(np.abs(difference).max()),
+        "rms_force": float(np.sqrt((f0**2).mean())),
+    }

@@ -1,0 +1,145 @@
+"""The simulation loop.
+
+It knows no file format, no model and no hardware: forces come from operators, lists and ghosts
+from the domain, time integration from the ensemble, and everything optional is a hook.
+"""
+
+import time
+
+from .units import pressure, temperature
+
+
+class Timers(dict):
+    """Seconds per phase of the loop."""
+
+    def __init__(self):
+        super().__init__(force=0.0, neighbor=0.0, communication=0.0, integrate=0.0, output=0.0)
+
+    def lap(self, phase, since):
+        """Add the time since ``since`` to ``phase``; returns the time now."""
+        now = time.perf_counter()
+        self[phase] += now - since
+        return now
+
+
+class Hook:
+    """Something to do every so many steps.  Override what is needed.
+
+    every : steps; called after the step when ``step % every == 0``, and at the first step.
+    """
+
+    every = 1
+
+    def start(self, simulation):
+        """Before the first step (forces are known)."""
+
+    def __call__(self, simulation):
+        """At a step that is due."""
+
+    def finish(self, simulation):
+        """After the last step, also when the run is stopped early."""
+
+
+class Simulation:
+    """Atoms, forces and time.
+
+    system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
+    domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
+    parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators;
+    hooks : called in order.
+    """
+
+    def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
+        self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
+        self.hooks, self.parameters = list(hooks), parameters or {}
+        self.timers = Timers()
+        self.steps_done = 0
+        #: evaluations in which some atom had more neighbours than the model's sel, and the most of them
+        self.overflows, self.most_overflowed = 0, 0
+        #: a hook or a signal sets this to a reason, and the run ends after the step
+        self.stop_reason = None
+        #: True once a step was left by an error, so that the state belongs to no time
+        self.failed = False
+
+    def compute_forces(self):
+        """Forces, energy and virial at the present positions; lists and ghosts brought up to date."""
+        clock = time.perf_counter()
+        rebuilt = self.domain.update(self.system)
+        clock = self.timers.lap("neighbor" if rebuilt else "communication", clock)
+        domain, system = self.domain, self.system
+        result = self.operators.evaluate(
+            domain.positions, domain.types, domain.neighbors, domain.forces, **self.parameters
+        )
+        clock = self.timers.lap("force", clock)
+        system.forces[:] = domain.fold(domain.forces)
+        system.energy, system.virial = float(result.energies[0]), result.virials[0]
+        if result.overflowed:
+            self.overflows += 1
+            self.most_overflowed = max(self.most_overflowed, result.overflowed)
+        self.timers.lap("communication", clock)
+
+    def run(self, steps, restarted=False):
+        """Advance by ``steps`` steps, or fewer if a hook asks to stop.
+
+        ``restarted``: forces came from a checkpoint, and what was due at this step is done.
+        Hooks finish in reverse order, after an error too.
+        """
+        if restarted:
+            self.domain.rebuild(self.system)
+        else:
+            self.compute_forces()
+        self.failed = True
+        try:
+            for hook in self.hooks:
+                hook.start(self)
+            if not restarted:
+                self._call_hooks(first=True)
+            for _ in range(steps):
+                if self.stop_reason:
+                    break
+                self._step()
+                self._call_hooks()
+            self.failed = False
+        finally:
+            for hook in reversed(self.hooks):
+                hook.finish(self)
+
+    def _step(self):
+        clock = time.perf_counter()
+        self.ensemble.first_half(self.system)
+        self.timers.lap("integrate", clock)
+        self.compute_forces()
+        clock = time.perf_counter()
+        self.ensemble.second_half(self.system)
+        self.system.step += 1
+        self.steps_done += 1
+        self.timers.lap("integrate", clock)
+
+    def _call_hooks(self, first=False):
+        clock = time.perf_counter()
+        for hook in self.hooks:
+            if first or self.system.step % hook.every == 0:
+                hook(self)
+        self.timers.lap("output", clock)
+
+    # ------------------------------------------------------------------ what the log shows
+
+    def observables(self):
+        """Step, time (ps), temperature (K), energies (eV), pressure (bar) and volume (Å^3).
+
+        Pressure and volume are NaN unless all three directions are periodic.
+        """
+        system, kinetic = self.system, self.system.kinetic_energy
+        periodic = system.periodic.all()
+        total = system.energy + kinetic
+        return {
+            "step": system.step,
+            "time_ps": system.step * self.ensemble.timestep,
+            "temperature_K": temperature(kinetic, self.ensemble.degrees_of_freedom(system)),
+            "potential_eV": system.energy,
+            "kinetic_eV": kinetic,
+            "total_eV": total,
+            "conserved_eV": total + self.ensemble.reservoir_energy,
+            "pressure_bar": pressure(kinetic, system.virial, system.volume) if periodic else float("nan"),
+            "volume_A3": system.volume if periodic else float("nan"),
+        }

@@ -1,0 +1,153 @@
+"""Reading the structure to start from, and making a System of it."""
+
+import re
+from pathlib import Path
+
+import ase.io
+import numpy as np
+from ase.data import atomic_numbers
+
+from .ensembles import draw_velocities
+from .errors import InputError
+from .potential import assign_types
+
+_data_header = re.compile(r"^\s*\d+\s+atoms\s*(#.*)?$", re.MULTILINE)
+
+
+def _is_lammps_data(path):
+    """True if the file's first lines look like a LAMMPS data file."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            head = file.read(4000)
+    except OSError:
+        return False
+    return bool(_data_header.search(head)) and re.search(r"xlo\s+xhi", head) is not None
+
+
+def _numbers_of_types(elements, where):
+    numbers = {}
+    for number, name in enumerate(elements, 1):
+        if name not in atomic_numbers:
+            raise InputError(f"{where}: {name!r} in elements is not a chemical symbol")
+        numbers[number] = atomic_numbers[name]
+    return numbers
+
+
+def _read_lammps_data(path, elements, where):
+    options = {"sort_by_id": True, "units": "metal"}
+    if elements:
+        options["Z_of_type"] = _numbers_of_types(elements, where)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        style = re.search(r"^\s*Atoms\s*#\s*(\w+)", text, re.MULTILINE)
+        if not style or style[1] not in ("atomic", "charge", "full", "angle", "bond", "molecular"):
+            options["atom_style"] = "atomic"
+        if not elements and not re.search(r"^\s*Masses", text, re.MULTILINE):
+            raise InputError(
+                f"{path}: the file numbers its atom types and gives no masses; name them in [structure], "
+                'e.g. elements = ["O", "H"] for types 1 and 2'
+            )
+        atoms = ase.io.read(path, format="lammps-data", **options)
+    except InputError:
+        raise
+    except KeyError as error:
+        raise InputError(f"{where}: elements names {len(elements or [])} types, but {path} has type {error}") from error
+    return atoms
+
+
+def read(settings, base):
+    """ASE Atoms from a validated ``[structure]`` section; ``base`` is the folder of the input file.
+
+    Raises InputError for a missing, unreadable or nonsensical structure.
+    """
+    path = Path(base) / settings.file
+    where = settings.where("file")
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
+        hint = f"; that folder has {', '.join(near)}" if near else ""
+        raise InputError(f"{where}: structure file {path} does not exist{hint}")
+    try:
+        if settings.format in ("lammps-data", "lammps") or (settings.format is None and _is_lammps_data(path)):
+            atoms = _read_lammps_data(path, settings.elements, where)
+        else:
+            atoms = ase.io.read(path, index=settings.index, format=settings.format)
+    except InputError:
+        raise
+    except Exception as error:  # readers of many formats, many kinds of errors
+        raise InputError(
+            f"{where}: {path} cannot be read as a structure ({type(error).__name__}: {error}); "
+            "check the file, or name its format with format = "
+        ) from error
+    if not isinstance(atoms, ase.Atoms):
+        raise InputError(f"{where}: {path}: index {settings.index} names several frames; choose one")
+    if settings.periodic is not None:
+        atoms.pbc = settings.periodic
+    _check(atoms, path, where)
+    if settings.replicate != [1, 1, 1]:
+        atoms = atoms.repeat(settings.replicate)
+    _set_masses(atoms, settings)
+    return atoms
+
+
+def _check(atoms, path, where):
+    if len(atoms) == 0:
+        raise InputError(f"{where}: {path} holds no atoms")
+    for name, values in (("position", atoms.positions), ("velocity", atoms.get_velocities())):
+        bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+        if len(bad):
+            raise InputError(
+                f"{where}: {path}: the {name} of atom {bad[0] + 1} ({atoms.symbols[bad[0]]}) is not a number: "
+                f"{values[bad[0]]}" + (f", and of {len(bad) - 1} more" if len(bad) > 1 else "")
+            )
+    if not np.isfinite(atoms.cell.array).all():
+        raise InputError(f"{where}: {path}: the cell holds values that are not numbers:\n{atoms.cell.array}")
+
+
+def _set_masses(atoms, settings):
+    masses = atoms.get_masses()
+    for symbol, mass in (settings.masses_u or {}).items():
+        if not isinstance(mass, (int, float)) or isinstance(mass, bool) or not mass > 0:
+            raise InputError(f"{settings.where('masses_u')}: the mass of {symbol} must be a positive number, not {mass!r}")
+        chosen = atoms.symbols == symbol
+        if not chosen.any():
+            raise InputError(f"{settings.where('masses_u')}: the structure has no {symbol}")
+        masses[chosen] = mass
+    bad = np.flatnonzero(~(masses > 0))
+    if len(bad):
+        raise InputError(
+            f"{settings.where('file')}: atom {bad[0] + 1} ({atoms.symbols[bad[0]]}) has mass {masses[bad[0]]:g}; "
+            "set masses_u in [structure]"
+        )
+    atoms.set_masses(masses)
+
+
+def make_system(atoms, potential, settings, ensemble, seed):
+    """The System to start from: types by element, velocities as ``[structure]`` asks.
+
+    ensemble : validated ``[ensemble]`` section, whose first temperature is the default for
+    velocities drawn here.  Returns ``(system, sentence about the velocities)``.
+    """
+    types = assign_types(atoms.symbols, potential.type_map, settings.where("file"))
+    system = potential.system(atoms, types)
+    has_velocities = bool(np.any(atoms.get_velocities()))
+    choice = settings.velocities
+    if choice == "auto":
+        choice = "file" if has_velocities and settings.initial_temperature_K is None else "maxwell"
+    if choice == "file":
+        if not has_velocities:
+            raise InputError(f"{settings.where('velocities')}: {settings.file} has no velocities; use 'maxwell'")
+        return system, "as in the structure file"
+    if choice == "zero":
+        system.velocities[:] = 0.0
+        return system, "zero"
+    kelvin = settings.initial_temperature_K
+    if kelvin is None:
+        kelvin = ensemble.temperature_K[0] if ensemble.temperature_K else None
+    if kelvin is None:
+        raise InputError(
+            f"{settings.where()}: the structure has no velocities; set initial_temperature_K "
+            "(or velocities = \"zero\") in [structure]"
+        )
+    draw_velocities(system, kelvin, seed)
+    return system, f"Maxwell-Boltzmann at {kelvin:g} K, seed {seed}, total momentum zero"

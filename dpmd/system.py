@@ -1,0 +1,111 @@
+"""The state of a simulation: atoms and cell."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpmd.kernels.integrate import twice_kinetic_energy
+
+from .units import MASS_VELOCITY
+
+_per_atom = ("ids", "types", "masses", "positions", "velocities", "images", "forces")
+
+
+@dataclass
+class System:
+    """Atoms of this process and their cell.
+
+    ids : (n,) int64, 1 and up, in the order of the input; types : (n,) int32, the model's, -1
+    for atoms that it ignores; masses : (n,) u; positions : (n, 3) Å; velocities : (n, 3) Å/ps;
+    images : (n, 3) int32, how often each atom was wrapped; cell : (3, 3) Å, rows are lattice
+    vectors; periodic : (3,) bool; type_names : of the model's types.
+
+    forces (n, 3) eV/Å, energy (eV) and virial (3, 3) (eV) belong to ``positions`` once the
+    simulation has computed them.  Atoms are reordered in space now and then: identify them by id.
+    """
+
+    ids: np.ndarray
+    types: np.ndarray
+    masses: np.ndarray
+    positions: np.ndarray
+    velocities: np.ndarray
+    cell: np.ndarray
+    periodic: np.ndarray
+    type_names: tuple[str, ...]
+    images: np.ndarray = None
+    forces: np.ndarray = None
+    step: int = 0
+    energy: float = 0.0
+    virial: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
+
+    def __post_init__(self):
+        n = len(self.ids)
+        if self.images is None:
+            self.images = np.zeros((n, 3), np.int32)
+        if self.forces is None:
+            self.forces = np.zeros((n, 3))
+        self._set_inverse_masses()
+
+    def _set_inverse_masses(self):
+        #: (Å/ps^2) / (eV/Å): acceleration per force
+        self.inverse_masses = 1.0 / (MASS_VELOCITY * self.masses)
+
+    def __len__(self):
+        return len(self.ids)
+
+    def permute(self, order):
+        """Reorder the atoms."""
+        for name in _per_atom:
+            setattr(self, name, getattr(self, name)[order])
+        self._set_inverse_masses()
+
+    @property
+    def volume(self):
+        """Å^3, of the cell, whether or not it is periodic."""
+        return abs(np.linalg.det(self.cell))
+
+    @property
+    def kinetic_energy(self):
+        """eV."""
+        return 0.5 * twice_kinetic_energy(self.velocities, self.inverse_masses)
+
+    @property
+    def unwrapped_positions(self):
+        """(n, 3) Å, as if no atom had ever been wrapped into the cell."""
+        return self.positions + self.images @ self.cell
+
+    def names(self):
+        """Name of every atom, "X" for those that the model ignores."""
+        return np.array([*self.type_names, "X"])[self.types]
+
+    def remove_drift(self):
+        """Make the total momentum zero."""
+        self.velocities -= (self.masses @ self.velocities) / self.masses.sum()
+
+    def to_ase(self, velocities=True, forces=True, unwrap=False):
+        """An ASE Atoms with the atoms in id order, energy, forces and stress attached."""
+        import ase
+        from ase.calculators.singlepoint import SinglePointCalculator
+        from ase.data import atomic_numbers
+
+        from .units import ASE_VELOCITY, stress_from_virial
+
+        order = np.argsort(self.ids)
+        symbols = [name if name in atomic_numbers else "X" for name in self.names()[order]]
+        atoms = ase.Atoms(
+            symbols,
+            (self.unwrapped_positions if unwrap else self.positions)[order],
+            cell=self.cell if self.periodic.any() else None,
+            pbc=self.periodic,
+            masses=self.masses[order],
+        )
+        if velocities:
+            atoms.set_velocities(self.velocities[order] * ASE_VELOCITY)
+        results = {"energy": self.energy}
+        if forces:
+            results["forces"] = self.forces[order]
+        if self.periodic.all():
+            results["stress"] = stress_from_virial(self.virial, self.volume)
+        atoms.calc = SinglePointCalculator(atoms, **results)
+        atoms.info["step"] = self.step
+        return atoms

@@ -1,0 +1,99 @@
+"""Thermodynamic output and the progress line."""
+
+import csv
+import sys
+import time
+
+from tqdm import tqdm
+
+from .log import drift_per_atom, thermo_header, thermo_line
+from .simulation import Hook
+
+
+class Thermo(Hook):
+    """Prints the table of the log and writes it, with all digits, to a CSV file.
+
+    every : steps; log : :class:`dpmd.log.Log`; path : CSV file; offset : bytes of the file to
+    keep (a continued run), or None to start anew.
+    """
+
+    def __init__(self, every, log, path, offset=None):
+        self.every, self.log, self.path = every, log, path
+        self.file = open(path, "w" if offset is None else "r+", newline="", encoding="utf-8")  # noqa: SIM115
+        if offset is not None:
+            self.file.truncate(offset)
+            self.file.seek(offset)
+        self.new = offset is None
+        self.times, self.conserved, self.n_atoms = [], [], 1
+
+    def start(self, simulation):
+        self.log()
+        self.log(thermo_header())
+        self.n_atoms = len(simulation.system)
+
+    def __call__(self, simulation):
+        values = simulation.observables()
+        self.log(thermo_line(values))
+        writer = csv.DictWriter(self.file, values)
+        if self.new:
+            writer.writeheader()
+            self.new = False
+        writer.writerow({key: repr(float(value)) if key != "step" else value for key, value in values.items()})
+        self.file.flush()
+        self.times.append(values["time_ps"])
+        self.conserved.append(values["conserved_eV"])
+
+    def drift(self):
+        """Of the conserved energy, meV/atom/ns."""
+        return drift_per_atom(self.times, self.conserved, self.n_atoms)
+
+    def position(self):
+        """Bytes written so far."""
+        self.file.flush()
+        return self.file.tell()
+
+
+class Progress(Hook):
+    """A line with speed and remaining time: live on a terminal, sparse in a log file.
+
+    total : steps of this run; timestep : ps.
+    """
+
+    every = 1
+
+    def __init__(self, total, timestep, log):
+        self.total, self.timestep, self.log = total, timestep, log
+        self.terminal = sys.stderr.isatty() and log.screen is sys.stdout
+        self.next_report = 60.0
+
+    def start(self, simulation):
+        self.begin, self.first = time.perf_counter(), simulation.steps_done
+        if self.terminal and self.total:
+            self.log.progress = tqdm(
+                total=self.total, unit="step", file=sys.stderr, leave=False, mininterval=0.5, dynamic_ncols=True
+            )
+
+    def __call__(self, simulation):
+        done = simulation.steps_done - self.first
+        if self.log.progress is not None:
+            self.log.progress.update(done - self.log.progress.n)
+            if done % 20 == 0:
+                self.log.progress.set_postfix_str(f"{self._speed(done):.3g} ns/day", refresh=False)
+            return
+        elapsed = time.perf_counter() - self.begin
+        if elapsed > self.next_report and done < self.total:
+            remaining = (self.total - done) * elapsed / done
+            self.log(
+                f"  ... {100 * done / self.total:.0f} % done, {self._speed(done):.3g} ns/day, "
+                f"{remaining / 60:.1f} min to go"
+            )
+            self.next_report = 2 * elapsed
+
+    def _speed(self, done):
+        elapsed = time.perf_counter() - self.begin
+        return done * self.timestep * 1e-3 / elapsed * 86400 if elapsed else 0.0
+
+    def finish(self, simulation):
+        if self.log.progress is not None:
+            self.log.progress.close()
+            self.log.progress = None

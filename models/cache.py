@@ -1,0 +1,79 @@
+"""Loading a model ready for use: tables made once and kept in the user's cache directory."""
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from . import dptab
+from .errors import ModelError
+from .parameters import DeepPotentialModel
+from .readers import load
+from .tables import DEFAULT_MIN_DISTANCE, FINE_STEP, can_tabulate, tabulate, without_tables
+
+#: part of the cache key: raise it when tables are made differently
+TABLE_VERSION = 1
+
+
+def file_digest(path):
+    """SHA-256 of a file's content, hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """model : as operators take it; exact : as the file has it; digest : of the file;
+    description : how embeddings are evaluated, for the log.
+    """
+
+    model: DeepPotentialModel
+    exact: DeepPotentialModel
+    digest: str
+    description: str
+
+
+def load_for_operators(path, tabulate_embeddings=True):
+    """Load a model file and make or fetch its tables.
+
+    tabulate_embeddings : False for exact embedding networks.
+    Returns :class:`LoadedModel`.  Raises ModelError as :func:`dpmd.models.load` does.
+    """
+    exact = load(path)
+    digest = file_digest(path)
+    if not tabulate_embeddings:
+        return LoadedModel(without_tables(exact), exact, digest, "exact networks (asked for)")
+    if all(e.table is not None for e, _ in exact.descriptor.unique_embeddings()):
+        return LoadedModel(exact, exact, digest, "the file's own tables")
+    if not can_tabulate(exact):
+        return LoadedModel(exact, exact, digest, "exact networks (relu cannot be tabulated)")
+    cached = user_cache_path("dpmd") / f"{digest[:32]}-{TABLE_VERSION}.dptab"
+    model, description = _from_cache(cached, exact)
+    if model is None:
+        begin = time.perf_counter()
+        model = tabulate(exact)
+        _keep(model, cached)
+        description = f"quintic tables, made in {time.perf_counter() - begin:.1f} s"
+    reach = exact.source.min_neighbor_distance or DEFAULT_MIN_DISTANCE
+    return LoadedModel(model, exact, digest, f"{description}, step {FINE_STEP:g} up to neighbours at {reach:.2f} Å")
+
+
+def _from_cache(path, exact):
+    try:
+        model = dptab.read(path) if path.exists() else None
+    except ModelError:
+        model = None  # a damaged cache is made again
+    if model is None:
+        return None, ""
+    return replace(model, source=exact.source), "quintic tables from the cache"
+
+
+def _keep(model, path):
+    """Store a table; a full or read-only disk only costs the time to make it again."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        dptab.write(model, path)
+    except OSError:
+        pass

@@ -1,0 +1,75 @@
+"""Fixtures for all tests.
+
+Test modules are collected with ``--import-mode=importlib`` and cannot import one another, nor
+``fixtures.py``; what they share comes from here.  Fixtures:
+
+``reference_case``
+    one :class:`fixtures.ReferenceCase` (model file, structure, reference results of DeePMD-kit);
+    the test is repeated for each.  ``@pytest.mark.reference_cases(models=[...],
+    structures=[...], largest=N)`` keeps some of them.
+``model_path``
+    one model file that dpmd reads; the test is repeated for each.
+``refused_model``
+    one ``(model file, words that the message must contain)``; repeated for each.
+``find_model``
+    function: name such as ``"water_md0.pb"`` -> path.
+``find_cases``
+    function: the same filters as the marker -> list of reference cases.
+``shared_file``
+    function: path below ``../shared`` -> path; skips the test where it is missing.
+
+Helpers that need no fixture belong into the test module that uses them.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+def _neighbor_module(name):
+    spec = importlib.util.spec_from_file_location(f"dpmd_tests_{name}", Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+fixtures = _neighbor_module("fixtures")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "reference_cases(models, structures, largest): which cases to run")
+
+
+def pytest_generate_tests(metafunc):
+    if "reference_case" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("reference_cases")
+        cases = fixtures.fixture_cases(**(marker.kwargs if marker else {}))
+        metafunc.parametrize("reference_case", cases, ids=map(str, cases))
+    if "model_path" in metafunc.fixturenames:
+        paths = fixtures.model_files()
+        metafunc.parametrize("model_path", paths, ids=[p.name for p in paths])
+    if "refused_model" in metafunc.fixturenames:
+        files = fixtures.refused_files()
+        metafunc.parametrize("refused_model", files, ids=[p.name for p, _ in files])
+
+
+@pytest.fixture(scope="session")
+def find_model():
+    return fixtures.model_file
+
+
+@pytest.fixture(scope="session")
+def find_cases():
+    return fixtures.fixture_cases
+
+
+@pytest.fixture(scope="session")
+def shared_file():
+    def find(name):
+        path = fixtures.SHARED / name
+        if not path.exists():
+            pytest.skip(f"../shared/{name} is not there")
+        return path
+
+    return find

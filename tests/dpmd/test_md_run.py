@@ -1,0 +1,184 @@
+"""md-run from an input file to its results."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import ase.io
+import numpy as np
+import pytest
+
+
+def test_a_run_and_what_it_leaves(water_run, tmp_path, thermo_columns, small_water):
+    code, text = water_run(
+        output=[
+            {"file": "out.extxyz", "every": 5, "velocities": True, "forces": True},
+            {"file": "out.traj", "every": 10, "forces": True},
+            {"file": "out.dump", "every": 10, "forces": True, "unwrap": True},
+        ]
+    )
+    assert code == 0, text
+    for word in ("ns/day", "atom-steps/s", "Drift", "force: embedding", "neighbor", "precision double", "cutoff 6"):
+        assert word in text
+    assert (tmp_path / "run.log").read_text().strip() == text.strip()
+    thermo = thermo_columns("run.thermo.csv")
+    assert list(thermo["step"]) == [0, 5, 10, 15, 20]
+    assert thermo["temperature_K"][0] == pytest.approx(300, rel=1e-9)
+    assert np.ptp(thermo["total_eV"]) < 2e-3
+    frames = ase.io.read("out.extxyz", index=":")
+    assert [a.info["step"] for a in frames] == [0, 5, 10, 15, 20]
+    assert frames[0].get_potential_energy() == pytest.approx(thermo["potential_eV"][0], abs=1e-6)
+    assert np.abs(frames[0].get_momenta().sum(axis=0)).max() < 1e-5
+    moved = frames[0].positions - small_water.positions
+    assert np.abs(moved - np.round(moved / 6.2) * 6.2).max() < 1e-6
+    traj = ase.io.read("out.traj", index=":")
+    assert len(traj) == 3
+    assert traj[-1].get_forces() == pytest.approx(frames[-1].get_forces(), abs=1e-6)
+    dump = ase.io.read("out.dump", format="lammps-dump-text", index=":")
+    assert len(dump) == 3
+    assert dump[-1].positions.mean(axis=0) == pytest.approx(frames[0].positions.mean(axis=0), abs=3.2)
+    summary = json.loads((tmp_path / "run.summary.json").read_text())
+    assert summary["atoms"] == 24
+    assert summary["steps"] == 20
+    assert sum(summary["phases"].values()) == pytest.approx(summary["seconds_per_step"], rel=0.05)
+
+
+def test_outputs_are_never_overwritten_without_asking(water_run):
+    assert water_run()[0] == 0
+    code, text = water_run()
+    assert code == 2
+    assert "out.extxyz" in text
+    assert "--continue" in text
+    assert "--overwrite" in text
+    assert water_run("--overwrite")[0] == 0
+
+
+ENSEMBLES = {
+    "nve": {"type": "nve"},
+    "nose-hoover": {"type": "nvt", "thermostat": "nose-hoover", "relaxation_time_ps": 0.01},
+    "langevin": {"type": "nvt", "thermostat": "langevin", "relaxation_time_ps": 0.02},
+    "csvr": {"type": "nvt", "thermostat": "csvr", "relaxation_time_ps": 0.01},
+}
+FILES = ("run.thermo.csv", "out.extxyz", "out.dump")
+
+
+def restart_settings(ensemble, steps, **run):
+    """Checkpoints every 20 steps, lists rebuilt often, outputs at odd intervals."""
+    return {
+        "ensemble": ENSEMBLES[ensemble],
+        "checkpoint": {"every": 20},
+        "thermo": {"every": 1},
+        "output": [
+            {"file": "out.extxyz", "every": 3, "velocities": True, "forces": True},
+            {"file": "out.traj", "every": 7},
+            {"file": "out.dump", "every": 4, "velocities": True},
+        ],
+        "run": {"steps": steps, "threads": 2, "skin": 0.05, **run},
+    }
+
+
+@pytest.mark.parametrize("ensemble", ENSEMBLES)
+@pytest.mark.parametrize("precision", ["double", "mixed"])
+def test_two_parts_equal_the_whole(water_run, tmp_path, ensemble, precision):
+    """20 + 20 steps with a checkpoint between, against 40 with the same checkpoints: every bit."""
+    assert water_run(**restart_settings(ensemble, 40, precision=precision))[0] == 0
+    whole = {name: (tmp_path / name).read_bytes() for name in FILES}
+    frames = ase.io.read("out.traj", index=":")
+    assert water_run("--overwrite", **restart_settings(ensemble, 20, precision=precision))[0] == 0
+    assert len((tmp_path / "run.thermo.csv").read_bytes()) < len(whole["run.thermo.csv"])
+    code, text = water_run("--continue", **restart_settings(ensemble, 40, precision=precision))
+    assert code == 0, text
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == whole[name], name
+    again = ase.io.read("out.traj", index=":")
+    assert len(again) == len(frames) == 6
+    assert np.array_equal(again[-1].positions, frames[-1].positions)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGKILL", "wall time"])
+def test_stopped_from_outside_and_continued(water_run, tmp_path, how):
+    """A run that is stopped or killed goes on from its checkpoint to the same end."""
+    walltime = {"walltime_h": 0.5 / 3600} if how == "wall time" else {}
+    settings = restart_settings("csvr", 400, **walltime)
+    settings["checkpoint"] = {"every": 1}  # so that the moment of the stop does not matter
+    water_run("--check", **settings)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from dpmd.cli import md_run; md_run()", "run.toml"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    if how != "wall time":
+        wait_for(lambda: (tmp_path / "out.dump").exists() and (tmp_path / "out.dump").stat().st_size > 20000)
+        process.send_signal(getattr(signal, how))
+    code = process.wait(timeout=60)
+    assert code == {"SIGTERM": 143, "SIGINT": 130, "SIGKILL": -9, "wall time": 0}[how]
+    if how != "SIGKILL":
+        assert "go on with --continue" in (tmp_path / "run.log").read_text()
+    done = len((tmp_path / "run.thermo.csv").read_text().splitlines())
+    assert 3 < done < 400
+    settings["run"].pop("walltime_h", None)
+    code, text = water_run("--continue", **settings)
+    assert code == 0, text
+    stopped = {name: (tmp_path / name).read_bytes() for name in FILES}
+    assert water_run("--overwrite", **settings)[0] == 0
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == stopped[name], name
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_check_runs_nothing(water_run, tmp_path):
+    code, text = water_run("--check")
+    assert code == 0
+    for word in ("mass/u", "shortest", "sel", "memory", "cell", "precision", "nothing was run"):
+        assert word in text
+    assert not (tmp_path / "out.extxyz").exists()
+    assert not (tmp_path / "run.log").exists()
+
+
+def test_command_line_overrides_the_file(water_run):
+    code, text = water_run("--precision", "mixed", "--threads", "2", "--skin", "0.7", "--no-tabulate")
+    assert code == 0
+    for word in ("precision mixed", "2 threads", "skin 0.7", "exact networks"):
+        assert word in text
+
+
+def test_help_lists_every_key(capsys):
+    from dpmd import cli
+    from dpmd.options import SECTIONS
+
+    with pytest.raises(SystemExit) as exit_:
+        cli.md_run(["--help-input"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for section in SECTIONS:
+        assert section.title in text
+        for option in section.options:
+            assert f"    {option.name} " in text
+            assert option.help in text
+
+
+def test_frozen_at_zero_temperature_stays(water_run, thermo_columns):
+    """Zero velocities in NVE start a descent, and the energy is conserved all the same."""
+    assert water_run(structure={"velocities": "zero"})[0] == 0
+    thermo = thermo_columns("run.thermo.csv")
+    assert thermo["temperature_K"][0] == 0
+    assert thermo["temperature_K"][-1] > 0
+
+
+def test_open_cluster_and_replicated_slab(water_run, thermo_columns):
+    assert water_run(structure={"periodic": [False, False, False]})[0] == 0
+    assert np.isnan(thermo_columns("run.thermo.csv")["pressure_bar"]).all()
+    code, text = water_run(
+        "--overwrite", structure={"periodic": [True, True, False], "replicate": [2, 1, 1]}, run={"steps": 5}
+    )
+    assert code == 0
+    assert "48 atoms" in text
+    assert "ppo" in text
