@@ -7,6 +7,7 @@ and triclinic cells take the same path as large boxes.
 
 import numba
 import numpy as np
+
 from dpmd.kernels.neighbors import NeighborListBuilder
 
 _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}

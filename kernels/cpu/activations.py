@@ -5,9 +5,10 @@ Everything but relu is made of tanh, which is written with explicit vectors.
 
 import math
 
-from dpmd.models.networks import silut_constants
 from llvmlite import ir
 from numba import njit
+
+from dpmd.models.networks import silut_constants
 
 from .simd import INT64, OPTIONS, Value, kernel
 

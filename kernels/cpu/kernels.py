@@ -24,8 +24,9 @@ The divisor N of the average is part of the first layer's weights, so T here is 
 from typing import NamedTuple
 
 import numpy as np
-from dpmd.models import PairRule
 from numba import njit
+
+from dpmd.models import PairRule
 
 from .clock import read_clock
 from .embedding import (

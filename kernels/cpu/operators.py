@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+
 from dpmd.models.networks import evaluate
 
 from ..operators import Evaluation, resolve_parameters

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+
 from dpmd.models import DenseLayer, Network, PairRule
 from dpmd.models.networks import evaluate
 from dpmd.models.tables import evaluate_table, radius_of_input
