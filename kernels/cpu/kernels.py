@@ -76,7 +76,7 @@ INCLUDED, SKIPPED, MASKED = int(PairRule.INCLUDED), int(PairRule.SKIPPED), int(P
 NEIGHBOR, KIND, ROW = range(3)
 PAIR_INTEGERS = 3
 # segments of the neighbours of one type
-FAR, NEAR = range(2)
+FAR, NEAR = np.int64(0), np.int64(1)  # not literal integers, each of which would be compiled for
 # phases that are timed
 GEOMETRY, EMBEDDING, DESCRIPTOR, FITTING, FORCE = range(5)
 PHASES = ("geometry", "embedding", "descriptor", "fitting", "force")
@@ -111,14 +111,24 @@ class ModelArrays(NamedTuple):
     padding: np.ndarray
     centres: np.ndarray
     tables: np.ndarray
-    exact_numbers: np.ndarray
-    exact_layers: np.ndarray
-    exact_parameters: np.ndarray
-    exact_first: np.ndarray
     fit_numbers: np.ndarray
     fit_layers: np.ndarray
     fit_parameters: np.ndarray
     fit_first: np.ndarray
+
+
+class ExactEmbeddings(NamedTuple):
+    """Embedding networks of pairs without a table, and room to evaluate them (per thread).
+
+    rows : (threads, numbers), one table row per pair; work : see ``networks.embedding_scratch``.
+    """
+
+    numbers: np.ndarray
+    layers: np.ndarray
+    parameters: np.ndarray
+    first: np.ndarray
+    rows: np.ndarray
+    work: np.ndarray
 
 
 class Workload(NamedTuple):
@@ -150,8 +160,7 @@ class Scratch(NamedTuple):
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
-    by the gradient; work, network_work : of the networks; exact_rows : one table row per pair,
-    for exact embeddings; energies : (block,).
+    by the gradient; work : of the fitting network; energies : (block,).
     """
 
     pairs: np.ndarray
@@ -164,8 +173,6 @@ class Scratch(NamedTuple):
     to_far: np.ndarray
     D: np.ndarray
     work: np.ndarray
-    exact_rows: np.ndarray
-    network_work: np.ndarray
     energies: np.ndarray
 
 
@@ -296,7 +303,7 @@ def _block_geometry(model, load, positions, atoms, a, pairs, integers, runs):
     n_types = model.sel.size
     cutoff2 = model.switch[END] * model.switch[END]
     slots = model.sel.sum()
-    overflowed, end = 0, 0
+    overflowed, end = 0, np.int64(0)
     for q in range(atoms.size):
         i = atoms[q]
         row, begin = load.first[i], end
@@ -343,7 +350,7 @@ def _block_geometry(model, load, positions, atoms, a, pairs, integers, runs):
 
 
 @njit(**OPTIONS)
-def _exact_embedding(model, n, a, pairs, integers, runs, exact_rows, network_work):
+def _exact_embedding(model, exact, n, a, pairs, integers, runs, rows, work):
     """Exact embeddings as rows of a table, one per pair: value, slope, and no higher powers."""
     width = model.padding.shape[2]
     for q in range(n):
@@ -352,9 +359,8 @@ def _exact_embedding(model, n, a, pairs, integers, runs, exact_rows, network_wor
             if network < 0 or model.rules[a, b] != INCLUDED or begin == end:
                 continue
             value_and_slope(
-                model.exact_numbers, model.exact_layers, model.exact_parameters, model.exact_first[network],
-                model.exact_first[network + 1], pairs[R0, begin:end], exact_rows, begin * 6 * width, 6 * width,
-                network_work,
+                exact.numbers, exact.layers, exact.parameters, exact.first[network], exact.first[network + 1],
+                pairs[R0, begin:end], rows[begin * 6 * width : end * 6 * width], work,
             )  # fmt: skip
             for p in range(begin, end):
                 integers[ROW, p] = p
@@ -486,16 +492,19 @@ def _forces(i, pairs, integers, to_entries, p0, p1, switch, statistics, pages, f
 
 
 @njit(**OPTIONS)
-def evaluate_share(share, model, load, positions, scratch, results, want_atomic, clock, clock_id):
+def evaluate_share(share, model, exact, load, positions, scratch, results, want_atomic, clock, clock_id):
     """All blocks of one thread's share.
 
+    exact : :class:`ExactEmbeddings`, or None if every pair has a table (it is compiled for either).
     ``results.energies`` must hold the constant parts of the atomic energies; the share's other
     results are overwritten.
     """
     pairs, integers, runs = scratch.pairs[share], scratch.integers[share], scratch.runs[share]
     near, far, to_near, to_far = scratch.near[share], scratch.far[share], scratch.to_near[share], scratch.to_far[share]
     D, energies, to_entries = scratch.D[share], scratch.energies[share], scratch.to_entries[share]
-    work, network_work, exact_rows = scratch.work[share], scratch.network_work[share], scratch.exact_rows[share]
+    work, exact_rows = scratch.work[share], model.tables
+    if exact is not None:
+        exact_rows = exact.rows[share]
     timers, pages = results.timers[share], load.pages[share]
     most = energies.size  # rows of a block
     near_stride, far_stride, stride_D = near.size // (4 * most), far.size // (4 * most), D.size // most
@@ -519,13 +528,13 @@ def evaluate_share(share, model, load, positions, scratch, results, want_atomic,
         if not centre[FOLDED]:
             if centre[FAR_WIDTH] > 0:
                 multiply(
-                    far, 0, far_stride, model.fit_numbers, centre[EXPAND], centre[FAR_WIDTH], model.padding.shape[2],
-                    near, 0, near_stride, 4 * rows,
+                    far, far_stride, model.fit_numbers[centre[EXPAND] :], centre[FAR_WIDTH], model.padding.shape[2],
+                    near, near_stride, 4 * rows,
                 )  # fmt: skip
             else:
                 near[: 4 * n * near_stride] = 0
-            if exact_rows.size > 0:
-                _exact_embedding(model, n, a, pairs, integers, runs, exact_rows, network_work)
+            if exact is not None:
+                _exact_embedding(model, exact, n, a, pairs, integers, runs, exact_rows, exact.work[share])
             _accumulate_segment(model, NEAR, n, a, pairs, integers, runs, near, near_stride, exact_rows)
         t2 = read_clock(clock, clock_id)
         features, to_features, stride = (far, to_far, far_stride) if centre[FOLDED] else (near, to_near, near_stride)
@@ -546,8 +555,8 @@ def evaluate_share(share, model, load, positions, scratch, results, want_atomic,
         t5 = read_clock(clock, clock_id)
         if centre[FAR_WIDTH] > 0 and not centre[FOLDED]:
             multiply(
-                to_near, 0, near_stride, model.fit_numbers, centre[CONTRACT], n_features, centre[FAR_WIDTH],
-                to_far, 0, far_stride, 4 * rows,
+                to_near, near_stride, model.fit_numbers[centre[CONTRACT] :], n_features, centre[FAR_WIDTH],
+                to_far, far_stride, 4 * rows,
             )  # fmt: skip
         _gradient_segments(
             model, n, a, pairs, integers, runs, to_near, near_stride, to_far, far_stride, exact_rows, to_entries

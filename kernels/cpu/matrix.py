@@ -33,9 +33,9 @@ def _cuts(columns, lane):
 
 def _tile(vectors):
     @kernel
-    def tile(code, a, at_a, stride_a, b, at_b, depth, c, at_c, stride_c):
+    def tile(code, a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c):
         width = vectors * code.lanes
-        a, b, c = a + at_a, b + at_b, c + at_c
+        a, b, c = a + from_a, b + from_b, c + to_c
         rows = [a + stride_a * r for r in range(TILE_ROWS)]
         sums = [code.zeros(vectors) for _ in rows]
         with code.loop(0, depth) as k:
@@ -55,22 +55,22 @@ _tile_1, _tile_2, _tile_3 = (_tile(v) for v in (1, 2, 3))
 
 
 @njit(**OPTIONS)
-def multiply(a, at_a, stride_a, b, at_b, depth, columns, c, at_c, stride_c, rows):
-    """``c[:rows, :columns] = a[:rows, :depth] b`` for flat arrays that start at ``at_a``, ``at_b``, ``at_c``.
+def multiply(a, stride_a, b, depth, columns, c, stride_c, rows):
+    """``c[:rows, :columns] = a[:rows, :depth] b`` for flat arrays.
 
     ``columns`` is a whole number of vectors.  Cost: 2 rows depth columns flops.
     """
     lane = VECTOR_BYTES // c.itemsize
-    column = 0
+    column, from_b = 0, 0
     while column < columns:
         vectors = min((columns - column) // lane, _VECTORS)
         for i in range(0, rows, TILE_ROWS):
-            from_a, to_c = at_a + i * stride_a, at_c + i * stride_c + column
+            from_a, to_c = i * stride_a, i * stride_c + column
             if vectors == 3:
-                _tile_3(a, from_a, stride_a, b, at_b, depth, c, to_c, stride_c)
+                _tile_3(a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c)
             elif vectors == 2:
-                _tile_2(a, from_a, stride_a, b, at_b, depth, c, to_c, stride_c)
+                _tile_2(a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c)
             else:
-                _tile_1(a, from_a, stride_a, b, at_b, depth, c, to_c, stride_c)
-        at_b += depth * vectors * lane
+                _tile_1(a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c)
+        from_b += depth * vectors * lane
         column += vectors * lane

@@ -4,6 +4,7 @@ Arrays are flat and rows padded to whole vectors: layer ``l`` has rows of ``widt
 which the first ``n_out`` count.  Padding columns hold finite numbers that meet zero weights.
 """
 
+import numpy as np
 from numba import njit
 
 from .activations import activate
@@ -25,7 +26,7 @@ def _add_skip(kind, n_in, x, stride_x, y, stride_y, rows):
 def _layer_forward(numbers, layer, parameters, x, stride_x, y, slope, rows):
     """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'."""
     width = layer[WIDTH_OUT]
-    multiply(x, 0, stride_x, numbers, layer[FORWARD], layer[N_IN], width, y, 0, width, rows)
+    multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows)
     bias = numbers[layer[BIAS] : layer[BIAS] + width]
     for i in range(rows):
         row = y[i * width : (i + 1) * width]
@@ -75,7 +76,7 @@ def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, r
         for k in range(rows * width):
             slope[k] *= gradient[k]
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
-        multiply(slope, 0, width, numbers, layers[layer, BACKWARD], n_out, width_in, through, 0, stride, rows)
+        multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows)
         for copy in range(layers[layer, SKIP]):
             for i in range(rows):
                 for k in range(n_in):
@@ -99,17 +100,17 @@ def embedding_scratch(packed, rows):
 
 
 @njit(**OPTIONS)
-def value_and_slope(numbers, layers, parameters, first, last, x, rows_out, at, stride_out, work):
+def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
     """Outputs and derivatives of a network of one input, for every number in ``x`` (n,).
 
-    They go to ``rows_out[at + i stride_out :]`` and, after as many numbers as the last layer is
-    wide, behind it.  work : see :func:`embedding_scratch`.
+    results : flat, n equal rows that begin with the outputs, then the derivatives, each as wide as
+    the last layer; work : see :func:`embedding_scratch`.
     Forward mode: y1' = skip(y1) + activation'(z) * (y1 W).
     """
     n = x.size
     rows = -(-n // TILE_ROWS) * TILE_ROWS
     room = work.size // 5
-    values, slopes, stride = work[:room], work[room : 2 * room], 1
+    values, slopes, stride = work[:room], work[room : 2 * room], np.int64(1)
     for i in range(rows):
         values[i] = x[min(i, n - 1)]
         slopes[i] = 1
@@ -119,14 +120,15 @@ def value_and_slope(numbers, layers, parameters, first, last, x, rows_out, at, s
         new_values = work[spare_value * room : (spare_value + 1) * room]
         new_slopes = work[spare_slope * room : (spare_slope + 1) * room]
         derivative = work[4 * room : 5 * room]
-        multiply(slopes, 0, stride, numbers, layers[layer, FORWARD], n_in, width, new_slopes, 0, width, rows)
+        multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows)
         _layer_forward(numbers, layers[layer], parameters[layer], values, stride, new_values, derivative, rows)
         for k in range(rows * width):
             new_slopes[k] *= derivative[k]
         _add_skip(layers[layer, SKIP], n_in, slopes, stride, new_slopes, width, rows)
         values, slopes, stride = new_values, new_slopes, width
         spare_value, spare_slope = 2 - spare_value, 4 - spare_slope
+    row = results.size // n
     for i in range(n):
         for k in range(stride):
-            rows_out[at + i * stride_out + k] = values[i * stride + k]
-            rows_out[at + i * stride_out + stride + k] = slopes[i * stride + k]
+            results[i * row + k] = values[i * stride + k]
+            results[i * row + stride + k] = slopes[i * stride + k]

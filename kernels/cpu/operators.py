@@ -42,7 +42,6 @@ class CpuOperators:
         self._dtype = dtype = _types[precision]
         d = model.descriptor
         self._packed = packed = pack_model(model, dtype, precision)
-        self._exact = len(packed.exact.layers) > 0
         self._arrays = kernels.ModelArrays(
             switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection]),
             statistics=np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std], axis=1),
@@ -56,10 +55,6 @@ class CpuOperators:
             padding=packed.padding,
             centres=packed.centres,
             tables=packed.tables,
-            exact_numbers=packed.exact.numbers,
-            exact_layers=packed.exact.layers,
-            exact_parameters=packed.exact.activation_parameters,
-            exact_first=packed.exact.first,
             fit_numbers=packed.fitting.numbers,
             fit_layers=packed.fitting.layers,
             fit_parameters=packed.fitting.activation_parameters,
@@ -73,7 +68,7 @@ class CpuOperators:
 
     def _share_out(self, types, neighbors):
         """Cut the centres of each type into equal contiguous shares, and shares into blocks."""
-        block = EXACT_BLOCK if self._exact else BLOCK
+        block = EXACT_BLOCK if self._packed.exact.layers.size else BLOCK
         per_share = [[] for _ in range(self.threads)]
         by_type = []
         position = 0
@@ -141,10 +136,14 @@ class CpuOperators:
             to_far=room(far),
             D=room(rows * (inputs + lane)),
             work=room(fitting_scratch(packed.fitting, rows)),
-            exact_rows=room(n_pairs * 6 * packed.near_width if self._exact else 0),
-            network_work=room(embedding_scratch(packed.exact, n_neighbors) if self._exact else 5),
             energies=room(rows),
         )
+        self._exact = None
+        if packed.exact.layers.size:
+            self._exact = kernels.ExactEmbeddings(
+                packed.exact.numbers, packed.exact.layers, packed.exact.activation_parameters, packed.exact.first,
+                room(n_pairs * 6 * packed.near_width), room(embedding_scratch(packed.exact, n_neighbors)),
+            )  # fmt: skip
         self._forces = np.zeros((n_pages, kernels.PAGE, 3))
         self._energies, self._virials = np.zeros(n_centres), np.zeros((n_centres, 9))
         self._timers, self._overflowed = np.zeros((threads, len(kernels.PHASES))), np.zeros(threads, np.int64)
@@ -195,8 +194,8 @@ class CpuOperators:
         results = kernels.Results(self._forces, energies, virials, of_pages, self._timers, self._overflowed)
         self._timers.fill(0.0)
         run_shares(
-            kernels.evaluate_share, self.threads, self._arrays, load._replace(extra=self._extra), positions,
-            self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
+            kernels.evaluate_share, self.threads, self._arrays, self._exact, load._replace(extra=self._extra),
+            positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
         )  # fmt: skip
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces
