@@ -90,7 +90,7 @@ class PairCounter:
         return self.counts.sum(axis=2) / np.maximum(self.atoms, 1)[:, None]
 
 
-def radial_distribution(structures, cutoff, bins=200):
+def pair_distribution(structures, cutoff, bins=200):
     """``(r, g)`` over a list of ASE Atoms: g maps ``("O", "H")`` to (bins,); r and cutoff in Å."""
     counter, names = _count(structures, cutoff, bins)
     g, _ = counter.radial_distribution()
@@ -199,7 +199,7 @@ def unwrapped(structures):
 # --------------------------------------------------------------------- during a run
 
 
-class Analysis(Hook):
+class AnalysisHook(Hook):
     """An analysis that gathers samples during a run and writes a CSV file at its end.
 
     every : steps between samples; path : file; first_step : samples before it are left out; log : a
@@ -243,7 +243,7 @@ class Analysis(Hook):
         return [(t, name) for t, name in enumerate(system.type_names) if (system.types == t).any()]
 
 
-class RadialDistribution(Analysis):
+class RadialDistributionHook(AnalysisHook):
     """Radial distribution functions g(r) and running coordination numbers n(r) of all pairs of types.
 
     cutoff : Å; bins : of the histogram.
@@ -268,7 +268,7 @@ class RadialDistribution(Analysis):
         return found | {f"n_{a}-{b}": n[i, j] for i, a in present for j, b in present}
 
 
-class Coordination(RadialDistribution):
+class CoordinationHook(RadialDistributionHook):
     """How many neighbours of each type atoms have within ``cutoff`` (Å): mean and distribution."""
 
     title = "coordination numbers"
@@ -287,7 +287,7 @@ class Coordination(RadialDistribution):
         return found
 
 
-class MeanSquareDisplacement(Analysis):
+class MeanSquareDisplacementHook(AnalysisHook):
     """Mean square displacement of each type over all time origins, and diffusion coefficients.
 
     Displacements are relative to the centre of mass.  Keeps 24 bytes per atom and sample.
@@ -322,7 +322,7 @@ class MeanSquareDisplacement(Analysis):
         return found
 
 
-class VelocityAutocorrelation(Analysis):
+class VelocityAutocorrelationHook(AnalysisHook):
     """Velocity autocorrelation of each type over all time origins.  Keeps 24 bytes per atom and sample."""
 
     title = "velocity autocorrelation"
@@ -348,7 +348,7 @@ class VelocityAutocorrelation(Analysis):
         return found
 
 
-class VibrationalDensity(VelocityAutocorrelation):
+class VibrationalDensityHook(VelocityAutocorrelationHook):
     """Vibrational density of states, all atoms (weighted by mass) and each type."""
 
     title = "vibrational density of states"
@@ -365,11 +365,11 @@ class VibrationalDensity(VelocityAutocorrelation):
 
 #: kinds of ``[[analysis]]``
 KINDS = {
-    "rdf": RadialDistribution,
-    "coordination": Coordination,
-    "msd": MeanSquareDisplacement,
-    "vacf": VelocityAutocorrelation,
-    "vdos": VibrationalDensity,
+    "rdf": RadialDistributionHook,
+    "coordination": CoordinationHook,
+    "msd": MeanSquareDisplacementHook,
+    "vacf": VelocityAutocorrelationHook,
+    "vdos": VibrationalDensityHook,
 }
 
 

@@ -24,32 +24,32 @@ def _spread(values, reference):
     return np.sqrt(((values - centre) ** 2).mean(axis=0))
 
 
-def force_deviation(forces, relative=None, reference=None):
+def force_deviation(forces, level=None, reference=None):
     """Deviation (..., n), eV/Å, of forces (models, ..., n, 3).
 
-    relative : eV/Å, divide by |<F_i>| + relative; reference : (..., n, 3), forces to take the
+    level : eV/Å, divide by |<F_i>| + level; reference : (..., n, 3), forces to take the
     difference from in place of the mean.
     """
     centre = forces.mean(axis=0) if reference is None else reference
     deviation = np.sqrt(((forces - centre) ** 2).sum(axis=-1).mean(axis=0))
-    if relative is not None:
-        deviation = deviation / (np.linalg.norm(centre, axis=-1) + relative)
+    if level is not None:
+        deviation = deviation / (np.linalg.norm(centre, axis=-1) + level)
     return deviation
 
 
-def virial_deviation(virials, n_atoms, relative=None, reference=None, componentwise=False):
+def virial_deviation(virials, n_atoms, level=None, reference=None, componentwise=True):
     """Deviation (..., 3, 3), eV per atom, of virials (models, ..., 3, 3).
 
-    n_atoms : number, or (...,); relative : eV, divide by the size of the mean per atom + relative;
-    the size is the norm over all nine components, as in ``dp model-devi``, or, ``componentwise``,
-    each component's own, as in LAMMPS.
+    n_atoms : number, or (...,); level : eV, divide by the size of the mean per atom + level; the size is
+    each component's own, as in LAMMPS, or, not ``componentwise``, the norm over all nine components, as
+    in ``dp model-devi``; reference : (..., 3, 3), as for forces.
     """
     n_atoms = np.asarray(n_atoms, float)[..., None, None]
     deviation = _spread(virials, reference) / n_atoms
-    if relative is not None:
+    if level is not None:
         centre = (virials.mean(axis=0) if reference is None else reference) / n_atoms
         size = np.abs(centre) if componentwise else np.linalg.norm(centre, axis=(-2, -1), keepdims=True)
-        deviation = deviation / (size + relative)
+        deviation = deviation / (size + level)
     return deviation
 
 

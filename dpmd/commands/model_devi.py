@@ -51,7 +51,9 @@ def run(options):
         references = _references(data, options.real_error)
         real = data.types >= 0
         force = committee.force_deviation(forces, options.relative, references["forces"])
-        virial = committee.virial_deviation(virials, data.n_atoms, options.relative_v, references["virials"])
+        virial = committee.virial_deviation(
+            virials, data.n_atoms, options.relative_v, references["virials"], componentwise=False
+        )
         energy = committee.energy_deviation(energies, data.n_atoms, references["energies"])
         lines += [f"# {data.name}", committee.header(options.atomic)]
         for k in range(len(data)):
