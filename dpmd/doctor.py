@@ -73,7 +73,9 @@ def machine():
     yield Finding(GOOD, "processor", f"{processor_name()}; {usable} of {there} cores usable")
     yield Finding(GOOD, "vectors", _vector_units())
     yield Finding(GOOD, "system", f"{platform.system()} {platform.release()} {platform.machine()}{_memory()}")
-    limits = [f"{k}={os.environ[k]}" for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS") if k in os.environ]
+    limits = [
+        f"{k}={os.environ[k]}" for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS") if k in os.environ
+    ]
     if limits:
         yield Finding(NOTE, "threads", f"{', '.join(limits)} set; dpmd goes by --threads and the usable cores")
 
@@ -160,7 +162,9 @@ def devices():
     if output is None:
         remedy = "install the CuPy that fits the driver: cupy-cuda12x or cupy-cuda13x" if names else ""
         what = ", ".join(names) or "no NVIDIA GPU found; runs use the CPU"
-        return [Finding(BAD if names else NOTE, "GPU", f"{what}; CuPy is installed, but answers: {error}", remedy)], False
+        return [
+            Finding(BAD if names else NOTE, "GPU", f"{what}; CuPy is installed, but answers: {error}", remedy)
+        ], False
     head, *lines = output.splitlines()
     version, driver, runtime = head.split()
     found = [Finding(GOOD, "CUDA", f"CuPy {version}, driver for CUDA {_cuda(driver)}, runtime {_cuda(runtime)}")]
@@ -181,7 +185,11 @@ def _gpus_of_driver():
         return []
     try:
         done = subprocess.run(
-            [program, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=60, check=False
+            [program, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
@@ -200,6 +208,12 @@ def trial_structure():
     return atoms, {name: np.array(stored[name]) for name in ("energy", "forces", "virial")}
 
 
+def _seconds(function):
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
 def _compute(device, precision):
     from .potential import Potential
 
@@ -208,9 +222,7 @@ def _compute(device, precision):
     try:
         potential = Potential(TRIAL_MODEL, device, precision)
         result = potential.evaluate(atoms)
-        begin = time.perf_counter()
-        potential.evaluate(atoms)
-        elapsed = time.perf_counter() - begin
+        elapsed = min(_seconds(lambda: potential.evaluate(atoms)) for _ in range(5))
     except (InputError, ModelError) as error:
         return Finding(NOTE, name, str(error))
     except Exception as error:  # whatever is broken on this machine
