@@ -233,8 +233,8 @@ def _panels(run):
         ("coordination numbers" in run.analyses, _coordination),
         ("mean square displacement" in run.analyses, _msd),
         ("vibrational density of states" in run.analyses, _vdos),
-        (any(run.summary.get("phases", {}).values()), _times),
         (bool(run.summary.get("predicted_ns_per_day")), _speed),
+        (any(run.summary.get("phases", {}).values()), _times),
     )
     return [panel for there, panel in wanted if there]
 
