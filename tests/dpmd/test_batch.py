@@ -61,7 +61,7 @@ def test_parameters_of_each_structure(find_model, find_cases):
 def test_nothing_to_do(water_potential):
     assert water_potential.evaluate([]) == []
     empty = water_potential.evaluate([ase.Atoms(), ase.Atoms("O")])
-    assert [r["energy"] for r in empty][0] == 0.0
+    assert empty[0]["energy"] == 0.0
     assert empty[0]["forces"].shape == (0, 3)
 
 
@@ -74,7 +74,7 @@ def test_messages_name_the_structure(water_potential, small_water):
         water_potential.evaluate([small_water, small_water, bad])
     flat = small_water.copy()
     flat.cell[2] = flat.cell[1]
-    with pytest.raises(InputError, match="structure 1: .*linearly dependent"):
+    with pytest.raises(InputError, match=r"structure 1: .*linearly dependent"):
         water_potential.evaluate([small_water, flat])
-    with pytest.raises(InputError, match="types: 1 arrays given for 2"):
+    with pytest.raises(InputError, match=r"types: 1 arrays given for 2"):
         water_potential.evaluate([small_water, small_water], types=[[0]])
