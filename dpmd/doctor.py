@@ -128,7 +128,8 @@ def _cache():
 
 def parallel():
     """Findings about MPI."""
-    starter = shutil.which("mpiexec") or shutil.which("mpirun") or shutil.which("srun")
+    beside = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    starter = next(filter(None, (shutil.which(name, path=beside) for name in ("mpiexec", "mpirun", "srun"))), None)
     if importlib.util.find_spec("mpi4py") is None:
         yield Finding(
             NOTE, "MPI", "mpi4py is not installed; runs use one process and its threads",
@@ -143,7 +144,7 @@ def parallel():
         )  # fmt: skip
         return
     version, library = output.split("|", 1)
-    yield Finding(GOOD, "MPI", f"mpi4py {version} with {library}")
+    yield Finding(GOOD, "MPI", f"mpi4py {version} with {' '.join(library.split())}")
     if starter is None:
         yield Finding(NOTE, "launcher", "no mpiexec, mpirun or srun on the path", "load your cluster's MPI module")
     else:
