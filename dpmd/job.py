@@ -15,7 +15,7 @@ from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
-from . import analysis, checkpoint, ensembles, preflight, structure
+from . import checkpoint, ensembles, preflight, structure, trajectory_analysis
 from .errors import InputError
 from .log import Log, processor_name, versions
 from .potential import Potential
@@ -59,7 +59,7 @@ class Job:
             if not path.parent.is_dir():
                 raise InputError(f"{output.where('file')}: the folder {path.parent} does not exist; create it first")
         for section in self.settings.analysis:
-            path = analysis.create(section).path
+            path = trajectory_analysis.create(section).path
             if path in files:
                 raise InputError(f"{section.where('file')}: {path} is written by two sections")
             files[path] = section
@@ -279,7 +279,7 @@ class Job:
             stop,
             Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
             *named.values(),
-            *(analysis.create(section, log, system.step if going_on else None) for section in s.analysis),
+            *(trajectory_analysis.create(section, log, system.step if going_on else None) for section in s.analysis),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
-from dpmd import analysis
+from dpmd import trajectory_analysis as analysis
 
 
 def table(path):
