@@ -72,13 +72,13 @@ class DP(Calculator):
         if self.atoms is None:
             return list(all_changes)
         known = self.atoms
-        pairs = {
-            "positions": (known.positions, atoms.positions),
-            "numbers": (known.numbers, atoms.numbers),
-            "cell": (known.cell.array, atoms.cell.array),
-            "pbc": (known.pbc, atoms.pbc),
-        }
-        return [name for name, (old, new) in pairs.items() if not np.array_equal(old, new)]
+        pairs = (
+            ("positions", known.positions, atoms.positions),
+            ("numbers", known.numbers, atoms.numbers),
+            ("cell", known.cell.array, atoms.cell.array),
+            ("pbc", known.pbc, atoms.pbc),
+        )
+        return [name for name, old, new in pairs if old.shape != new.shape or (old != new).any()]
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
         """What ASE calls; all results but ``stresses`` come with every evaluation."""

@@ -232,9 +232,15 @@ class _Followed:
     def __init__(self, potential, atoms, types):
         _check_finite(atoms.positions, atoms)
         self.system, self.domain = potential.system(atoms, types), potential.domain()
-        self._numbers, self._types = atoms.numbers.copy(), None if types is None else np.array(types)
-        self._pbc = atoms.pbc.copy()
+        self._types_given, self._pbc = types, tuple(atoms.pbc)
+        self._kinds = np.array(atoms.numbers if types is None else types)
         self._update()
+
+    def _has_kinds(self, atoms, types):
+        """Whether these are the same atoms: the same types or, if none are given, elements."""
+        if types is None or self._types_given is None:
+            return types is self._types_given and np.array_equal(atoms.numbers, self._kinds)
+        return np.array_equal(types, self._kinds)
 
     def _update(self):
         if self.domain.update(self.system):
@@ -243,12 +249,7 @@ class _Followed:
 
     def move_to(self, atoms, types):
         """Follow to new positions and cell; False if these are other atoms."""
-        if (
-            not np.array_equal(atoms.numbers, self._numbers)
-            or not np.array_equal(atoms.pbc, self._pbc)
-            or (types is None) != (self._types is None)
-            or (types is not None and not np.array_equal(types, self._types))
-        ):
+        if not self._has_kinds(atoms, types) or tuple(atoms.pbc) != self._pbc:
             return False
         _check_finite(atoms.positions, atoms)
         system = self.system
