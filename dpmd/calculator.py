@@ -7,6 +7,8 @@ This module is imported by whoever lists ASE's calculators, so the engine loads 
 import numpy as np
 from ase.calculators.calculator import Calculator, all_changes
 
+from .units import stress_from_virial
+
 
 class DP(Calculator):
     """Deep Potential as an ASE calculator, a drop-in for ``deepmd.calculator.DP``.
@@ -53,6 +55,8 @@ class DP(Calculator):
         self.potential = Potential(model, device, precision, threads, skin=skin)
         self.type_map = dict(type_dict) if type_dict else tuple(type_map or self.potential.type_map)
         self.fparam, self.aparam = fparam, aparam
+        #: Å^3, 0 where there is no stress; kept while the cell stays
+        self._volume = None
         self._numbers = self._types = None
 
     def _types_of(self, atoms):
@@ -82,8 +86,6 @@ class DP(Calculator):
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
         """What ASE calls; all results but ``stresses`` come with every evaluation."""
-        from .units import stress_from_virial
-
         if atoms is not None:
             self.atoms = atoms.copy()
         atoms = self.atoms
@@ -93,8 +95,9 @@ class DP(Calculator):
         )
         self.results = {name: result[name] for name in ("energy", "forces", "energies", "virial")}
         self.results["free_energy"] = result["energy"]
-        volume = abs(np.linalg.det(atoms.cell.array))
-        if volume > 0 and atoms.pbc.any():
-            self.results["stress"] = stress_from_virial(result["virial"], volume)
+        if "cell" in system_changes or "pbc" in system_changes or self._volume is None:
+            self._volume = abs(np.linalg.det(atoms.cell.array)) if atoms.pbc.any() else 0.0
+        if self._volume > 0:
+            self.results["stress"] = stress_from_virial(result["virial"], self._volume)
             if per_atom:
-                self.results["stresses"] = stress_from_virial(result["virials"], volume)
+                self.results["stresses"] = stress_from_virial(result["virials"], self._volume)
