@@ -63,8 +63,8 @@ def load_for_operators(path, tabulate_embeddings=True):
 def _from_cache(path, exact):
     try:
         model = dptab.read(path) if path.exists() else None
-    except ModelError:
-        model = None  # a damaged cache is made again
+    except (ModelError, OSError):
+        model = None  # a damaged or unreadable cache is made again
     if model is None:
         return None, ""
     return replace(model, source=exact.source), "quintic tables from the cache"
