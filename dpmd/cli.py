@@ -42,7 +42,7 @@ def _guarded(function):
         print("interrupted", file=sys.stderr)
         return 130
     except MemoryError as error:
-        print(f"ERROR: out of memory ({error}); use fewer atoms or precision = \"mixed\"", file=sys.stderr)
+        print(f'ERROR: out of memory ({error}); use fewer atoms or precision = "mixed"', file=sys.stderr)
         return 1
     except Exception:
         traceback.print_exc()
@@ -149,8 +149,3 @@ def dpmd(arguments=None):
     """Entry point of ``dpmd``."""
     sys.exit(_guarded(lambda: _dpmd(arguments)))
 
-
-def dp_perf(arguments=None):
-    """Entry point of ``dp-perf``."""
-    print("dp-perf: the performance model comes with a later version", file=sys.stderr)
-    sys.exit(2)

@@ -47,7 +47,7 @@ class VelocityVerlet:
 
     def degrees_of_freedom(self, system):
         """3 N, less 3 where the total momentum is conserved (and zero)."""
-        n = len(system)
+        n = system.n_atoms
         return 3 * n - (3 if self.momentum_conserved and n > 1 else 0)
 
     def first_half(self, system):
@@ -228,8 +228,8 @@ def draw_velocities(system, kelvin, seed, zero_drift=True):
     """
     noise = standard_normals(seed, 0, system.ids, VELOCITIES)
     system.velocities = noise * np.sqrt(BOLTZMANN * kelvin * system.inverse_masses)[:, None]
-    freedom = 3 * len(system)
-    if zero_drift and len(system) > 1:
+    freedom = 3 * system.n_atoms
+    if zero_drift and system.n_atoms > 1:
         system.remove_drift()
         freedom -= 3
     current = temperature(system.kinetic_energy, freedom)

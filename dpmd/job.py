@@ -95,9 +95,7 @@ class Job:
         ensemble = ensembles.create(s.ensemble, timestep, s.run.steps, s.run.seed)
         if not getattr(s.run, "continue"):
             atoms = structure.read(s.structure, self.base)
-            system, self.velocity_origin = structure.make_system(
-                atoms, potential, s.structure, s.ensemble, s.run.seed
-            )
+            system, self.velocity_origin = structure.make_system(atoms, potential, s.structure, s.ensemble, s.run.seed)
             return system, ensemble, {}
         system, info = checkpoint.read(self.checkpoint_path)
         if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
@@ -209,7 +207,7 @@ class Job:
         if still and s.ensemble.type == "nvt" and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
-                "them; draw velocities (velocities = \"maxwell\") or use the langevin thermostat"
+                'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
             )
         domain = potential.domain()
         domain.rebuild(system)

@@ -144,7 +144,9 @@ SECTIONS = (
         "how long, how exact, on what",
         (
             Option("steps", int, REQUIRED, "time steps in all, those before a restart included", minimum=0),
-            Option("timestep_fs", float, REQUIRED, "0.5 with hydrogen, 1 to 2 otherwise", "fs", minimum=1e-6, maximum=20),
+            Option(
+                "timestep_fs", float, REQUIRED, "0.5 with hydrogen, 1 to 2 otherwise", "fs", minimum=1e-6, maximum=20
+            ),
             Option("seed", int, 1, "of all random numbers", minimum=0),
             Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
             Option("device", str, "auto", "where the forces are computed", choices=("auto", "cpu"), command_line=True),
@@ -250,7 +252,7 @@ def help_text():
             if option.default is REQUIRED:
                 facts.append("required")
             elif option.default is not None:
-                facts.append(f"default {str(option.default).lower() if isinstance(option.default, bool) else option.default}")
+                facts.append(f"default {'false' if option.default is False else option.default}")
             if option.command_line:
                 facts.append(f"also {option.flag}")
             lines += [f"    {option.name:22s} {option.help}"]

@@ -29,7 +29,8 @@ def check_times(settings):
             )
         if run.steps and tau > run.steps * step / 10:
             warnings.append(
-                f"relaxation_time_ps = {tau:g} is more than a tenth of the run: the temperature will hardly be controlled"
+                f"relaxation_time_ps = {tau:g} is more than a tenth of the run: the temperature will hardly be "
+                "controlled"
             )
     return warnings
 
@@ -129,7 +130,7 @@ def check_selection(counts, model, on_overflow, where):
                 f"{sel} count, as in DeePMD-kit, and the energy is not smooth there"
             )
             if on_overflow == "error":
-                raise InputError(f"{where}: {text}. Use a model with larger sel, or on_overflow = \"warn\"")
+                raise InputError(f'{where}: {text}. Use a model with larger sel, or on_overflow = "warn"')
             warnings.append(text)
     return rows, warnings
 

@@ -108,7 +108,9 @@ def _set_masses(atoms, settings):
     masses = atoms.get_masses()
     for symbol, mass in (settings.masses_u or {}).items():
         if not isinstance(mass, (int, float)) or isinstance(mass, bool) or not mass > 0:
-            raise InputError(f"{settings.where('masses_u')}: the mass of {symbol} must be a positive number, not {mass!r}")
+            raise InputError(
+                f"{settings.where('masses_u')}: the mass of {symbol} must be a positive number, not {mass!r}"
+            )
         chosen = atoms.symbols == symbol
         if not chosen.any():
             raise InputError(f"{settings.where('masses_u')}: the structure has no {symbol}")
@@ -147,7 +149,7 @@ def make_system(atoms, potential, settings, ensemble, seed):
     if kelvin is None:
         raise InputError(
             f"{settings.where()}: the structure has no velocities; set initial_temperature_K "
-            "(or velocities = \"zero\") in [structure]"
+            '(or velocities = "zero") in [structure]'
         )
     draw_velocities(system, kelvin, seed)
     return system, f"Maxwell-Boltzmann at {kelvin:g} K, seed {seed}, total momentum zero"

@@ -1,5 +1,6 @@
 """The state of a simulation: atoms and cell."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,9 +38,15 @@ class System:
     step: int = 0
     energy: float = 0.0
     virial: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
+    #: atoms of the whole system, of which this process may hold a part
+    n_atoms: int = None
+    #: sums a number or array over all processes that hold parts of the system
+    sum: Callable = lambda value: value
 
     def __post_init__(self):
         n = len(self.ids)
+        if self.n_atoms is None:
+            self.n_atoms = n
         if self.images is None:
             self.images = np.zeros((n, 3), np.int32)
         if self.forces is None:
@@ -66,8 +73,8 @@ class System:
 
     @property
     def kinetic_energy(self):
-        """eV."""
-        return 0.5 * twice_kinetic_energy(self.velocities, self.inverse_masses)
+        """eV, of the whole system."""
+        return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses))
 
     @property
     def unwrapped_positions(self):
@@ -79,8 +86,8 @@ class System:
         return np.array([*self.type_names, "X"])[self.types]
 
     def remove_drift(self):
-        """Make the total momentum zero."""
-        self.velocities -= (self.masses @ self.velocities) / self.masses.sum()
+        """Make the total momentum of the whole system zero."""
+        self.velocities -= self.sum(self.masses @ self.velocities) / self.sum(self.masses.sum())
 
     def to_ase(self, velocities=True, forces=True, unwrap=False):
         """An ASE Atoms with the atoms in id order, energy, forces and stress attached."""

@@ -29,7 +29,7 @@ class Thermo(Hook):
     def start(self, simulation):
         self.log()
         self.log(thermo_header())
-        self.n_atoms = len(simulation.system)
+        self.n_atoms = simulation.system.n_atoms
 
     def __call__(self, simulation):
         values = simulation.observables()

@@ -37,5 +37,7 @@ def temperature(kinetic_energy, degrees_of_freedom):
     if degrees_of_freedom <= 0:
         return 0.0
     return 2 * kinetic_energy / (degrees_of_freedom * BOLTZMANN)
+
+
 #: ASE velocity units per Å/ps (ASE's time unit is Å sqrt(u/eV))
 ASE_VELOCITY = MASS_VELOCITY**0.5

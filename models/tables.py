@@ -154,9 +154,7 @@ def tabulate_network(network, lower, upper, fine_step=FINE_STEP):
 
 def can_tabulate(model):
     """True unless an embedding has a kinked activation and no table of its own."""
-    return all(
-        e.table is not None or not has_kinks(e.network) for e, _ in model.descriptor.unique_embeddings()
-    )
+    return all(e.table is not None or not has_kinks(e.network) for e, _ in model.descriptor.unique_embeddings())
 
 
 def tabulate(model, min_distance=None, fine_step=FINE_STEP):

@@ -36,6 +36,7 @@ def main(name="copper"):
 
 
 if __name__ == "__main__":
-    if not Path(f"{(sys.argv + ['copper'])[1]}.thermo.csv").exists():
+    name = sys.argv[1] if len(sys.argv) > 1 else "copper"
+    if not Path(f"{name}.thermo.csv").exists():
         sys.exit("no results here: run 'md-run copper.toml' first")
-    main(*sys.argv[1:2])
+    main(name)

@@ -50,6 +50,7 @@ def main(name="water"):
 
 
 if __name__ == "__main__":
-    if not Path(f"{(sys.argv + ['water'])[1]}.thermo.csv").exists():
+    name = sys.argv[1] if len(sys.argv) > 1 else "water"
+    if not Path(f"{name}.thermo.csv").exists():
         sys.exit("no results here: run 'md-run water.toml' first")
-    main(*sys.argv[1:2])
+    main(name)

@@ -88,7 +88,6 @@ MEAN, INVERSE_STD, INVERSE_ANGULAR = range(3)
 PAGE_BITS = 6
 PAGE = 1 << PAGE_BITS
 
-
 class ModelArrays(NamedTuple):
     """A packed model; see :mod:`dpmd.kernels.cpu.packing`.
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from dpmd.ensembles import (
     Langevin,
     NoseHooverChain,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dpmd.ensembles import VelocityVerlet
 from dpmd.potential import Potential
 from dpmd.simulation import Simulation

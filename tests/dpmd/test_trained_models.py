@@ -5,6 +5,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
+
 from dpmd.models.cache import load_for_operators
 from dpmd.potential import Potential
 from dpmd.preflight import precision_error

@@ -6,10 +6,10 @@
 
 import numpy as np
 import pytest
+
 from dpmd.models import load
 from dpmd.parallel import SerialDomain
 from dpmd.parallel.domain import complete_cell
-
 from dpmd.system import System
 
 

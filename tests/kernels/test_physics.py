@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.reference import ReferenceOperators
 from dpmd.models import load

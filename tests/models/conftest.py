@@ -10,6 +10,7 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
+
 from dpmd.models.readers import graphdef
 
 

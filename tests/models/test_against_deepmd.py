@@ -6,6 +6,7 @@ at a time, derivatives by hand.
 
 import numpy as np
 import pytest
+
 from dpmd.models import PairRule, load
 from dpmd.models.networks import derivatives_of_scalar_input, value_and_gradient
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from dpmd.models import load
 from dpmd.models.describe import count_parameters, describe
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from dpmd.models import PairRule, load
 from dpmd.models.networks import evaluate
 
@@ -331,18 +332,37 @@ def test_table_section_follows_the_slice(edited_pb, find_model):
         )
 
 
+def test_tables_of_types_without_slots(edited_pb, find_model):
+    """The section of a type without slots begins where the next one does."""
+
+    def edit(graph):
+        graph.attribute("ProdEnvMatA", "sel_a").list.i[:] = [0, 138]
+        graph.remove("filter_type_all/TabulateFusionSeA_1")
+
+    descriptor = load(edited_pb("water_md0_c.pb", edit)).descriptor
+    assert descriptor.embeddings[1][0] is None
+    np.testing.assert_array_equal(
+        descriptor.embeddings[1][1].table.coefficients,
+        load(find_model("water_md0_c.pb")).descriptor.embeddings[1][0].table.coefficients,
+    )
+
+
 def test_repeated_values_and_shapes_of_constants(edited_pb, find_model):
-    """One value stands for all; biases may be rows; dimensions may be of a graph of any age."""
+    """One value stands for all, also in place of the last ones; biases may be rows."""
 
     def edit(graph):
         tensor = graph.attribute("descrpt_attr/t_avg", "value").tensor
         tensor.ClearField("content")
         tensor.double_val.append(0.0)
+        tensor = graph.attribute("layer_0_type_1/bias", "value").tensor
+        tensor.ClearField("content")
+        tensor.double_val.extend([0.5, 0.25])
         bias = graph.get("layer_0_type_0/bias")
         graph.set("layer_0_type_0/bias", bias[None])
 
     model = load(edited_pb("water_md0.pb", edit))
     np.testing.assert_array_equal(model.descriptor.radial_mean, [0, 0])
+    np.testing.assert_array_equal(model.fitting.networks[1].layers[0].bias, [0.5] + 23 * [0.25])
     np.testing.assert_array_equal(
         model.fitting.networks[0].layers[0].bias, load(find_model("water_md0.pb")).fitting.networks[0].layers[0].bias
     )

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+
 from dpmd.models import PairRule, load
 from dpmd.models.networks import evaluate
 

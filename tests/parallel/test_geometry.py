@@ -5,6 +5,7 @@ from math import ceil, pi, prod
 
 import numpy as np
 import pytest
+
 from dpmd.parallel import geometry
 
 CELLS = {
