@@ -43,11 +43,7 @@ class CpuOperators:
         d = model.descriptor
         self._packed = packed = pack_model(model, dtype, precision)
         self._arrays = kernels.ModelArrays(
-<<<<<<< HEAD
             switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection]),
-=======
-            switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection, 1 / d.neighbor_count]),
->>>>>>> main
             statistics=np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std], axis=1),
             sel=np.array(d.sel, np.int64),
             shared_selection=d.shared_selection,
