@@ -159,7 +159,8 @@ class Scratch(NamedTuple):
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
-    by the gradient; work : of the fitting network; energies : (block,).
+    by the gradient; work : of the fitting network; rounded : a layer's inputs in
+    bfloat16; energies : (block,).
     """
 
     pairs: np.ndarray
@@ -172,6 +173,7 @@ class Scratch(NamedTuple):
     to_far: np.ndarray
     D: np.ndarray
     work: np.ndarray
+    rounded: np.ndarray
     energies: np.ndarray
 
 
@@ -491,10 +493,11 @@ def _forces(i, pairs, integers, to_entries, p0, p1, switch, statistics, pages, f
 
 
 @njit(**OPTIONS)
-def evaluate_share(share, model, exact, load, positions, scratch, results, want_atomic, clock, clock_id):
+def evaluate_share(share, model, exact, half, load, positions, scratch, results, want_atomic, clock, clock_id):
     """All blocks of one thread's share.
 
-    exact : :class:`ExactEmbeddings`, or None if every pair has a table (it is compiled for either).
+    exact : :class:`ExactEmbeddings`, or None if every pair has a table; half : weights of the fitting
+    networks in bfloat16, or None (it is compiled for either).
     ``results.energies`` must hold the constant parts of the atomic energies; the share's other
     results are overwritten.
     """
@@ -545,8 +548,8 @@ def evaluate_share(share, model, exact, load, positions, scratch, results, want_
                 D[q * stride_D + n_descriptor + k] = load.extra[atoms[q], k]
         t3 = read_clock(clock, clock_id)
         energy_and_gradient(
-            model.fit_numbers, model.fit_layers, model.fit_parameters, model.fit_first[a], model.fit_first[a + 1],
-            D, stride_D, rows, work, energies,
+            model.fit_numbers, half, scratch.rounded[share], model.fit_layers, model.fit_parameters,
+            model.fit_first[a], model.fit_first[a + 1], D, stride_D, rows, work, energies,
         )  # fmt: skip
         t4 = read_clock(clock, clock_id)
         for q in range(n):

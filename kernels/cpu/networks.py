@@ -8,8 +8,21 @@ import numpy as np
 from numba import njit
 
 from .activations import activate
-from .matrix import TILE_ROWS, multiply
-from .packing import ACTIVATION, BACKWARD, BIAS, FORWARD, N_IN, N_OUT, SKIP, TIMESTEP, WIDTH_IN, WIDTH_OUT
+from .matrix import TILE_ROWS, multiply, multiply_half
+from .packing import (
+    ACTIVATION,
+    BACKWARD,
+    BIAS,
+    FORWARD,
+    HALF_BACKWARD,
+    HALF_FORWARD,
+    N_IN,
+    N_OUT,
+    SKIP,
+    TIMESTEP,
+    WIDTH_IN,
+    WIDTH_OUT,
+)
 from .simd import OPTIONS, round_up
 
 
@@ -23,10 +36,18 @@ def _add_skip(kind, n_in, x, stride_x, y, stride_y, rows):
 
 
 @njit(**OPTIONS)
-def _layer_forward(numbers, layer, parameters, x, stride_x, y, slope, rows):
-    """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'."""
+def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, slope, rows):
+    """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'.
+
+    half : weights in bfloat16, or None (it is compiled for either); rounded : scratch for the inputs.
+    """
     width = layer[WIDTH_OUT]
-    multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows)
+    in_half = layer[HALF_FORWARD] >= 0
+    if half is not None:
+        if in_half:
+            multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows)
+    if not in_half:
+        multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows)
     bias = numbers[layer[BIAS] : layer[BIAS] + width]
     for i in range(rows):
         row = y[i * width : (i + 1) * width]
@@ -43,12 +64,14 @@ def _layer_forward(numbers, layer, parameters, x, stride_x, y, slope, rows):
 
 
 @njit(**OPTIONS)
-def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, rows, work, energies):
+def energy_and_gradient(
+    numbers, half, rounded, layers, parameters, first, last, x, stride_x, rows, work, energies
+):
     """Scalar outputs of layers ``first .. last - 1`` and, in place of ``x``, their gradient.
 
     x : flat, rows of ``stride_x``; rows : a multiple of TILE_ROWS; energies : (rows,), filled.
     work : flat scratch for values and slopes of every layer and two gradients
-    (:func:`fitting_scratch` gives its size).
+    (:func:`fitting_scratch` gives its size); half, rounded : see :func:`_layer_forward`.
     Cost per row: 4 sum(n_in n_out) flops.
     """
     values, stride = x, stride_x
@@ -57,7 +80,9 @@ def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, r
         width = layers[layer, WIDTH_OUT]
         widest = max(widest, width)
         y, slope = work[position : position + rows * width], work[position + rows * width : position + 2 * rows * width]
-        _layer_forward(numbers, layers[layer], parameters[layer], values, stride, y, slope, rows)
+        _layer_forward(
+            numbers, half, rounded, layers[layer], parameters[layer], values, stride, y, slope, rows
+        )
         values, stride = y, width
         position += 2 * rows * width
     for i in range(rows):
@@ -76,7 +101,13 @@ def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, r
         for k in range(rows * width):
             slope[k] *= gradient[k]
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
-        multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows)
+        in_half = layers[layer, HALF_BACKWARD] >= 0
+        if half is not None:
+            if in_half:
+                weights = half[layers[layer, HALF_BACKWARD] :]
+                multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows)
+        if not in_half:
+            multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows)
         for copy in range(layers[layer, SKIP]):
             for i in range(rows):
                 for k in range(n_in):
@@ -121,7 +152,9 @@ def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
         new_slopes = work[spare_slope * room : (spare_slope + 1) * room]
         derivative = work[4 * room : 5 * room]
         multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows)
-        _layer_forward(numbers, layers[layer], parameters[layer], values, stride, new_values, derivative, rows)
+        _layer_forward(
+            numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, rows
+        )
         for k in range(rows * width):
             new_slopes[k] *= derivative[k]
         _add_skip(layers[layer, SKIP], n_in, slopes, stride, new_slopes, width, rows)

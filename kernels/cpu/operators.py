@@ -1,5 +1,6 @@
 """The CPU implementation of the operators: packed parameters, blocks, threads, scratch."""
 
+import logging
 from itertools import pairwise
 
 import numpy as np
@@ -13,22 +14,27 @@ from .clock import CLOCK_ADDRESS, CLOCK_ID
 from .matrix import TILE_ROWS
 from .networks import embedding_scratch, fitting_scratch
 from .packing import WIDTH_IN, pack_model
-from .simd import lanes, round_up
+from .simd import HAS_BFLOAT16, lanes, round_up
+
+log = logging.getLogger(__name__)
 
 #: centres per block: enough rows for an efficient matrix product, few enough for the caches
 BLOCK = 64
 #: with exact embeddings a table row is kept per pair, so blocks are smaller
 EXACT_BLOCK = 8
 
-_types = {"double": np.float64, "mixed": np.float32}
+_types = {"double": np.float64, "mixed": np.float32, "half": np.float32}
+#: whose low-rank bases a mode uses
+_bases = {"double": "double", "mixed": "mixed", "half": "mixed"}
 
 
 class CpuOperators:
     """Deep Potential on the CPU.
 
     model : with tables (:func:`dpmd.models.tables.tabulate`) or, where it has none, exact networks.
-    precision : ``"double"``, everything in float64, or ``"mixed"``, geometry differences and
-        sums in float64, tables and networks in float32.
+    precision : ``"double"``, everything in float64; ``"mixed"``, geometry differences and sums in
+        float64, tables and networks in float32; ``"half"``, as mixed with the inputs of the fitting
+        networks' matrix products rounded to bfloat16 (on CPUs that compute with it, else as mixed).
     threads : default all cores of the affinity mask.
 
     The result is the same to the last bit for the same number of threads.
@@ -41,7 +47,10 @@ class CpuOperators:
         self.threads = threads or available_cores()
         self._dtype = dtype = _types[precision]
         d = model.descriptor
-        self._packed = packed = pack_model(model, dtype, precision)
+        half = precision == "half" and HAS_BFLOAT16
+        if precision == "half" and not half:
+            log.warning("this CPU has no bfloat16 arithmetic: precision half computes as mixed does")
+        self._packed = packed = pack_model(model, dtype, _bases[precision], half)
         self._arrays = kernels.ModelArrays(
             switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection]),
             statistics=np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std], axis=1),
@@ -136,6 +145,7 @@ class CpuOperators:
             to_far=room(far),
             D=room(rows * (inputs + lane)),
             work=room(fitting_scratch(packed.fitting, rows)),
+            rounded=room(rows * inputs // 2 if packed.fitting.half is not None else 0, dtype=np.int32),
             energies=room(rows),
         )
         self._exact = None
@@ -194,8 +204,8 @@ class CpuOperators:
         results = kernels.Results(self._forces, energies, virials, of_pages, self._timers, self._overflowed)
         self._timers.fill(0.0)
         run_shares(
-            kernels.evaluate_share, self.threads, self._arrays, self._exact, load._replace(extra=self._extra),
-            positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
+            kernels.evaluate_share, self.threads, self._arrays, self._exact, self._packed.fitting.half,
+            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
         )  # fmt: skip
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces

@@ -58,6 +58,22 @@ def _machine():
 VECTOR_BYTES, REGISTERS, HAS_BFLOAT16 = _machine()
 
 
+class _BFloat16(ir.Type):
+    """LLVM's 16-bit type with the exponent of single precision and 8 bits of fraction."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self):
+        return hash(_BFloat16)
+
+
+BFLOAT16 = _BFloat16()
+
+
 def lanes(dtype):
     """Numbers per vector of a floating-point type (numpy's or numba's)."""
     return VECTOR_BYTES // (dtype.bitwidth // 8 if isinstance(dtype, types.Float) else dtype.itemsize)
@@ -124,6 +140,10 @@ class Pointer:
             value = self.code.builder.sext(value, INT64)
         return Value(self.code, value)
 
+    def raw(self, index):
+        """The number at ``index`` as it is stored."""
+        return Value(self.code, self.code.builder.load((self + index).address))
+
     def _vector_at(self, index, vector_type):
         return self.code.builder.bitcast((self + index).address, vector_type.as_pointer())
 
@@ -181,6 +201,7 @@ class Code:
         self.lanes = lanes(dtype)
         self.element = ir.FloatType() if dtype == types.float32 else ir.DoubleType()
         self.vector_type = ir.VectorType(self.element, self.lanes)
+        self.int_vector = ir.VectorType(INT32, self.lanes)
 
     def value(self, x, kind):
         """``x`` as an LLVM value of type ``kind`` if it is a Python number."""
@@ -227,6 +248,16 @@ class Code:
         if function is None:
             function = ir.Function(module, ir.FunctionType(result, [v.type for v in values]), name)
         return Value(self, self.builder.call(function, values))
+
+    def rounded(self, vector):
+        """A vector of single precision rounded to bfloat16."""
+        return Value(self, self.builder.fptrunc(vector.value, ir.VectorType(BFLOAT16, self.lanes)))
+
+    def add_products_of_pairs(self, total, a, b):
+        """total + a_even b_even + a_odd b_odd; a, b : lanes of int32 that hold two bfloat16 each."""
+        pairs = ir.VectorType(BFLOAT16, 2 * self.lanes)
+        a, b = (self.builder.bitcast(v.value, pairs) for v in (a, b))
+        return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{8 * VECTOR_BYTES}", self.vector_type, [total.value, a, b])
 
     def select(self, condition, x, y):
         return Value(self, self.builder.select(condition, x.value, y.value))
