@@ -36,25 +36,31 @@ OPTIONS = {"cache": True, "nogil": True, "fastmath": {*FLAGS, "afn"}, "error_mod
 
 
 def _machine():
-    """Bytes per vector and number of vector registers of the machine that code is compiled for."""
+    """Bytes per vector, number of vector registers, and whether there are products of bfloat16.
+
+    Of the processor that numba compiles for.  SVE's width is only known on the machine itself;
+    the environment variable DPMD_VECTOR_BYTES overrides the width, to tune or to compile for
+    another machine.
+    """
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     features = {name[1:] for name in features.split(",") if name.startswith("+")}
+    width, registers = 16, 16
     if "avx512f" in features:
-        return 64, 32, "avx512bf16" in features
-    if "avx" in features:
-        return 32, 16, False
-    if "sve" in features:
-        try:
-            with open("/proc/sys/abi/sve_default_vector_length") as file:
+        width, registers = 64, 32
+    elif "avx" in features:
+        width = 32
+    elif "neon" in features or "sve" in features:
+        registers = 32
+        if "sve" in features and os.path.exists(_SVE_WIDTH):
+            with open(_SVE_WIDTH) as file:
                 width = min(int(file.read()), 64)
-        except (OSError, ValueError):
-            width = 16
-        if width > 16:
-            llvm.set_option("dpmd", f"--aarch64-sve-vector-bits-min={8 * width}")
-        return width, 32, False
-    return 16, 32 if "neon" in features else 16, False
+    width = int(os.environ.get("DPMD_VECTOR_BYTES", width))
+    if "sve" in features and width > 16:
+        llvm.set_option("dpmd", f"--aarch64-sve-vector-bits-min={8 * width}")
+    return width, registers, "avx512bf16" in features
 
 
+_SVE_WIDTH = "/proc/sys/abi/sve_default_vector_length"
 VECTOR_BYTES, REGISTERS, HAS_BFLOAT16 = _machine()
 
 
