@@ -568,7 +568,7 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
             i = atoms[q]
             results.energies[i] += energies[q]
             _forces(
-                i, pairs, integers, to_entries, runs[q, 0], runs[q, runs.shape[1] - 1], model.switch,
+                i, pairs, integers, to_entries, runs[q, 0], runs[q, 2 * model.sel.size], model.switch,
                 model.statistics[a], pages, forces, results.virials[i], of_atoms, want_atomic,
             )  # fmt: skip
         t7 = read_clock(clock, clock_id)

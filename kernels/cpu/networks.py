@@ -43,7 +43,7 @@ def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, sl
     """
     width = layer[WIDTH_OUT]
     in_half = layer[HALF_FORWARD] >= 0
-    if half is not None:
+    if half is not None:  # noqa: SIM102 (numba leaves code out by this condition alone)
         if in_half:
             multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows)
     if not in_half:
@@ -102,7 +102,7 @@ def energy_and_gradient(
             slope[k] *= gradient[k]
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
         in_half = layers[layer, HALF_BACKWARD] >= 0
-        if half is not None:
+        if half is not None:  # noqa: SIM102
             if in_half:
                 weights = half[layers[layer, HALF_BACKWARD] :]
                 multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows)

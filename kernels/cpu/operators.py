@@ -11,10 +11,9 @@ from ..operators import Evaluation, resolve_parameters
 from ..threads import available_cores, run_shares
 from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
-from .matrix import TILE_ROWS
 from .networks import embedding_scratch, fitting_scratch
 from .packing import WIDTH_IN, pack_model
-from .simd import HAS_BFLOAT16, lanes, round_up
+from .simd import HAS_BFLOAT16, aligned_zeros, lanes, round_up
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class CpuOperators:
         counts = neighbors.count[load.centres]
         ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         most = int((ends[rows[:, 1]] - ends[rows[:, 0]]).max(initial=0)) if len(rows) else 0
-        largest = round_up(int((rows[:, 1] - rows[:, 0]).max(initial=1)), TILE_ROWS)
+        largest = round_up(int((rows[:, 1] - rows[:, 0]).max(initial=1)), 16)  # whole tiles, and vectors of them
         self._allocate(int(load.page_start[-1]), neighbors.n_centres, largest, most, int(counts.max(initial=0)))
 
     def _allocate(self, n_pages, n_centres, rows, n_pairs, n_neighbors):
@@ -131,8 +130,8 @@ class CpuOperators:
         near, far = (4 * rows * (width + lane) for width in (packed.near_width, packed.far_width))
         inputs = int(packed.fitting.layers[:, WIDTH_IN].max(initial=0))
 
-        def room(*shape, dtype=dtype):
-            return np.zeros((threads, *shape), dtype)
+        def room(*shape, dtype=dtype):  # per thread; slices stay aligned
+            return aligned_zeros((threads, *shape[:-1], round_up(shape[-1], 16)), dtype)
 
         self._scratch = kernels.Scratch(
             pairs=room(kernels.PAIR_NUMBERS, n_pairs),
@@ -205,7 +204,8 @@ class CpuOperators:
         self._timers.fill(0.0)
         run_shares(
             kernels.evaluate_share, self.threads, self._arrays, self._exact, self._packed.fitting.half,
-            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
+            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials,
+            CLOCK_ADDRESS, CLOCK_ID,
         )  # fmt: skip
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces

@@ -10,7 +10,7 @@ from dpmd.models.tables import evaluate_table, radius_of_input
 
 from .activations import activation_code
 from .matrix import pack_matrix, pack_matrix_half
-from .simd import lanes, round_up
+from .simd import aligned_zeros, lanes, round_up
 
 #: layers with fewer inputs or outputs gain nothing from bfloat16
 _SMALLEST_HALF = 32
@@ -41,8 +41,9 @@ class _Numbers:
         return self.size - self.parts[-1].size
 
     def joined(self):
-        # vectors may be read past the end
-        return np.concatenate([*self.parts, np.zeros(64, self.dtype)])
+        result = aligned_zeros(self.size + 64, self.dtype)  # vectors may be read past the end
+        np.concatenate([*self.parts, np.zeros(64, self.dtype)], out=result)
+        return result
 
 
 @dataclass

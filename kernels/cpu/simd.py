@@ -23,6 +23,7 @@ from functools import update_wrapper
 from inspect import signature
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -87,6 +88,14 @@ def lanes(dtype):
 
 def round_up(n, multiple):
     return -(-n // multiple) * multiple
+
+
+def aligned_zeros(shape, dtype):
+    """An array of zeros that begins where a vector may: loads that cross cache lines cost twice."""
+    n = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(n + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n].view(dtype).reshape(shape)
 
 
 class Value:

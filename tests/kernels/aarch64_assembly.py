@@ -75,7 +75,8 @@ def assembly(function, signature, target):
     pattern = rf'define i32 @"?_ZN(?!7cpython)[^\n]*{function.__name__}'  # itself, not its wrapper for Python
     code = next(m for m in modules if re.search(pattern, m))
     code = re.sub(r'target (triple|datalayout) = "[^"]*"\n', "", code)
-    module = llvm.parse_assembly(f'target triple = "{target.triple}"\ntarget datalayout = "{target.target_data}"\n{code}')
+    head = f'target triple = "{target.triple}"\ntarget datalayout = "{target.target_data}"\n'
+    module = llvm.parse_assembly(head + code)
     builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
     return target.emit_assembly(module)

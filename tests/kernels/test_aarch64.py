@@ -10,7 +10,8 @@ import pytest
 SCRIPT = Path(__file__).with_name("aarch64_assembly.py")
 #: vector multiply-adds that each kernel has at least, and no call of a function per lane
 LEAST = {
-    "tile": 24, "accumulate": 18, "gradient": 15, "descriptor": 3, "descriptor_gradient": 8, "environment": 2, "tanh": 8,
+    "tile": 24, "accumulate": 18, "gradient": 15, "descriptor": 3, "descriptor_gradient": 8, "environment": 2,
+    "tanh": 8,
 }  # fmt: skip
 
 
