@@ -10,6 +10,7 @@ import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError
+from dpmd.models.lowrank import describe_low_rank
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
@@ -76,8 +77,9 @@ class Job:
             raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
         try:
             potential = Potential(
-                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin
-            )
+                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin,
+                low_rank=not run.no_low_rank, rank=run.rank,
+            )  # fmt: skip
         except ModelError as error:
             raise InputError(f"{model.where('file')}: {error}") from error
         fitting, source = potential.model.fitting, potential.model.source
@@ -140,6 +142,8 @@ class Job:
             f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
         )
         log(f"  embedding   {potential.loaded.description}")
+        if any(e.low_rank for e, _ in potential.model.descriptor.unique_embeddings()):
+            log(f"  low rank    {describe_low_rank(potential.model, potential.precision)}")
         log(f"  structure   {s.structure.file}: {len(system)} atoms")
         lengths = np.linalg.norm(system.cell, axis=1)
         angles = [

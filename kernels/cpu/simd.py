@@ -136,8 +136,8 @@ class Value:
     def __lt__(self, other):
         return self._compare("<", other)
 
-    def __ge__(self, other):
-        return self._compare(">=", other)
+    def __gt__(self, other):
+        return self._compare(">", other)
 
 
 class Pointer:

@@ -26,7 +26,7 @@ def hot_kernels(number):
     a = number[::1]
 
     def tile(x, y, z, i):
-        matrix._tile_3(x, i, i, y, i, i, z, i, i)
+        matrix._tile_3(x, i, i, y, i, i, z, i, i, i)
 
     def accumulate(x, y, z, rows, i):
         embedding.accumulate(x, i, i, y, i, i, z, i, rows, i, 2 * i)
