@@ -152,7 +152,7 @@ SECTIONS = (
             Option("device", str, "auto", "where the forces are computed", choices=("auto", "cpu"), command_line=True),
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
-                "positions and energies in float64; half: as mixed, with bfloat16 products in the fitting networks where "
+                "positions and energies in float64; half: as mixed, fitting networks on bfloat16 products where "
                 "the CPU has them", choices=("double", "mixed", "half"), command_line=True,
             ),
             Option("threads", int, None, "default: all cores that the process may use", minimum=1, command_line=True),
