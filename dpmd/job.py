@@ -10,6 +10,7 @@ import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError
+from dpmd.models.lowrank import describe_low_rank
 from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
@@ -150,8 +151,9 @@ class Job:
             raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
         try:
             potential = Potential(
-                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin
-            )
+                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin,
+                low_rank=not run.no_low_rank, rank=run.rank,
+            )  # fmt: skip
         except ModelError as error:
             raise InputError(f"{model.where('file')}: {error}") from error
         fitting, source = potential.model.fitting, potential.model.source
@@ -226,6 +228,8 @@ class Job:
             f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
         )
         log(f"  embedding   {potential.loaded.description}")
+        if any(e.low_rank for e, _ in potential.model.descriptor.unique_embeddings()):
+            log(f"  low rank    {describe_low_rank(potential.model, potential.precision)}")
         origin = self.checkpoint_path if self.going_on else s.structure.file
         log(f"  structure   {origin}: {len(system)} atom{'s' if len(system) != 1 else ''}")
         log(f"  cell        {self._describe_cell(system)}")

@@ -160,7 +160,8 @@ SECTIONS = (
             Option("device", str, "auto", "where the forces are computed", choices=("auto", "cpu"), command_line=True),
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
-                "positions and energies in float64", choices=("double", "mixed"), command_line=True,
+                "positions and energies in float64; half: as mixed, fitting networks on bfloat16 products where "
+                "the CPU has them", choices=("double", "mixed", "half"), command_line=True,
             ),
             Option(
                 "threads", int, None, "default: all cores that the process may use", minimum=1, maximum=4096,
@@ -173,6 +174,14 @@ SECTIONS = (
             Option(
                 "no_tabulate", bool, False, "evaluate exact embedding networks instead of tables (slow)",
                 command_line=True,
+            ),
+            Option(
+                "no_low_rank", bool, False, "use all outputs of the embedding tables at all distances, not a basis of "
+                "a few functions for far neighbours (slower)", command_line=True,
+            ),
+            Option(
+                "rank", int, None, "functions of the low-rank tables; default: as many as the precision needs",
+                minimum=1, command_line=True,
             ),
             Option(
                 "on_overflow", str, "warn", "when an atom has more neighbours than the model's sel: the nearest are "

@@ -4,7 +4,7 @@ import numpy as np
 from ase.data import atomic_masses, atomic_numbers
 
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.kernels.cpu.operators import BLOCK
+from dpmd.kernels.cpu.operators import Tiling
 
 from .errors import InputError
 
@@ -150,7 +150,7 @@ def predicted_memory(in_use, n_all, list_neighbors, model, precision, threads):
     """
     item, d = 8 if precision == "double" else 4, model.descriptor
     fitting = sum(2 * layer.n_out for layer in model.fitting.networks[0].layers)
-    block = BLOCK * (list_neighbors * (14 * item + 12) + item * (8 * d.n_embedding + 2 * d.n_out + fitting))
+    block = Tiling().atoms * (list_neighbors * (14 * item + 12) + item * (8 * d.n_embedding + 2 * d.n_out + fitting))
     return int(in_use + threads * (block + 24 * n_all) + 60e6)
 
 

@@ -3,7 +3,8 @@
 Layout (version 1): root attribute ``dpmd_table_format`` = 1; attribute ``json`` with all
 scalars, ``sha256`` of everything; ``embedding_of`` (T, T) indexes the distinct embeddings, -1
 for none; groups ``embedding/<k>`` and ``fitting/<t>`` hold
-``layer/<l>/{weight,bias,timestep}`` and ``table/coefficients``.
+``layer/<l>/{weight,bias,timestep}``, ``table/coefficients`` and
+``low_rank/<precision>/{expansion,coefficients}``.
 """
 
 import json
@@ -21,6 +22,7 @@ from .parameters import (
     Embedding,
     EmbeddingTable,
     EnergyFitting,
+    LowRankBasis,
     ModelSource,
     Network,
     SmoothDescriptor,
@@ -69,6 +71,18 @@ def _read_network(group):
     return Network(tuple(layers))
 
 
+def _write_table(group, table):
+    for name in _table_scalars:
+        group.attrs[name] = getattr(table, name)
+    _put(group, "coefficients", table.coefficients)
+
+
+def _read_table(group):
+    return EmbeddingTable(
+        coefficients=group["coefficients"][()], **{name: float(group.attrs[name]) for name in _table_scalars}
+    )
+
+
 def write(model, path):
     """Write ``model`` to ``path``; the file appears whole or not at all."""
     path = Path(path)
@@ -98,10 +112,12 @@ def write(model, path):
                 if embedding.network is not None:
                     _write_network(group, embedding.network)
                 if embedding.table is not None:
-                    table = group.create_group("table")
-                    for name in _table_scalars:
-                        table.attrs[name] = getattr(embedding.table, name)
-                    _put(table, "coefficients", embedding.table.coefficients)
+                    _write_table(group.create_group("table"), embedding.table)
+                for basis in embedding.low_rank:
+                    low_rank = group.create_group(f"low_rank/{basis.precision}")
+                    _write_table(low_rank, basis.functions)
+                    low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
+                    _put(low_rank, "expansion", basis.expansion)
             for name in _fitting_arrays:
                 _put(file, f"fitting/{name}", getattr(f, name))
             for t, network in enumerate(f.networks):
@@ -117,11 +133,14 @@ def _read(file):
     embeddings = []
     for k in range(len(file["embedding"])):
         group = file[f"embedding/{k}"]
-        table = None
-        if "table" in group:
-            numbers = {name: float(group["table"].attrs[name]) for name in _table_scalars}
-            table = EmbeddingTable(coefficients=group["table/coefficients"][()], **numbers)
-        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"])))
+        table = _read_table(group["table"]) if "table" in group else None
+        bases = tuple(
+            LowRankBasis(
+                precision, float(g.attrs["split"]), _read_table(g), g["expansion"][()], float(g.attrs["error"])
+            )
+            for precision, g in group.get("low_rank", {}).items()
+        )
+        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"]), bases))
     d = scalars["descriptor"]
     d["sel"] = tuple(d["sel"])
     descriptor = SmoothDescriptor(
