@@ -9,6 +9,7 @@ import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError, load
+from dpmd.models.lowrank import add_low_rank, describe_low_rank
 from dpmd.models.tables import tabulate
 from dpmd.models.writers import write
 from dpmd.parallel import SerialDomain
@@ -80,6 +81,7 @@ def compress(path, output, structure=None, overwrite=False, report=print):
     try:
         model = load(path)
         table = tabulate(model)
+        table = add_low_rank(table) if output.suffix == ".dptab" else _as_compressed(table)
         if structure is not None:
             atoms = ase.io.read(structure)
             types = assign_types(atoms.symbols, model.type_map, structure)
@@ -87,7 +89,7 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         else:
             atoms, types = trial_structure(model)
             where = f"{len(atoms)} atoms at random"
-        notes = write(table if output.suffix == ".dptab" else _as_compressed(table), output)
+        notes = write(table, output)
         loaded = load(output)
     except ModelError as error:
         raise InputError(str(error)) from error
@@ -97,6 +99,9 @@ def compress(path, output, structure=None, overwrite=False, report=print):
     report(f"{output}: {size:.1f} MiB, tables of {len(table.descriptor.unique_embeddings())} embedding networks")
     for note in notes:
         report(f"NOTE: {note}")
+    if output.suffix == ".dptab":
+        for precision in ("double", "mixed"):
+            report(f"  {precision:7s} {describe_low_rank(loaded, precision)}")
     # which neighbours are kept beyond sel is a rule of the format, not an error of the tables
     rule = replace(model.descriptor, shared_selection=loaded.descriptor.shared_selection)
     energy, forces = _evaluate(replace(model, descriptor=rule), "double", atoms, types)

@@ -27,7 +27,7 @@ def add_engine(parser, precision="double"):
     parser.add_argument(
         "--precision",
         default=precision,
-        choices=("double", "mixed"),
+        choices=("double", "mixed", "half"),
         help=f"of tables and networks; default {precision}",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="default all cores that the process may use")

@@ -137,7 +137,7 @@ def test_files_are_kept(water_run):
         ({"type": "rdf"}, "needs cutoff_A"),
         ({"type": "rfd"}, "did you mean 'rdf'"),
         ({"type": "msd", "file": "nowhere/msd.csv"}, "does not exist"),
-        ({"type": "msd", "file": "out.extxyz"}, "written by two"),
+        ({"type": "msd", "file": "out.extxyz"}, "are the same file"),
     ],
 )
 def test_mistakes_are_named(water_run, section, words):
