@@ -23,6 +23,11 @@ def check_times(settings):
         if min(ensemble.temperature_K) <= 0:
             raise InputError(f"{ensemble.where('temperature_K')}: a thermostat needs a temperature above 0 K")
         tau, step = ensemble.relaxation_time_ps, run.timestep_fs * 1e-3
+        if tau < step:
+            raise InputError(
+                f"{ensemble.where('relaxation_time_ps')}: relaxation_time_ps = {tau:g} is shorter than the time step "
+                f"({step:g} ps)"
+            )
         if tau < 10 * step:
             warnings.append(
                 f"relaxation_time_ps = {tau:g} is less than 10 time steps: the thermostat will distort the dynamics"

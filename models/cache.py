@@ -76,8 +76,8 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
 def _from_cache(path, exact):
     try:
         model = dptab.read(path) if path.exists() else None
-    except ModelError:
-        return None  # a damaged cache is made again
+    except (ModelError, OSError):
+        return None  # a damaged or unreadable cache is made again
     return model and replace(model, source=exact.source)
 
 

@@ -34,7 +34,12 @@ INT32, INT64 = ir.IntType(32), ir.IntType(64)
 #: rewriting that is allowed: no flags that assume finite numbers, a diverging run must show as NaN
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
 #: of numba, for every compiled function of the CPU kernels
-OPTIONS = {"cache": True, "nogil": True, "fastmath": {*FLAGS, "afn"}, "error_model": "numpy", "boundscheck": False}
+OPTIONS = {
+    "cache": True, "nogil": True, "fastmath": {*FLAGS, "afn"}, "error_model": "numpy", "boundscheck": False,
+    # all in one piece: a function that stayed separate could be bound, in the process that compiles it, to a copy
+    # optimised differently from the one in the cache, and sums would differ in their last bits
+    "forceinline": True,
+}  # fmt: skip
 
 
 def _machine():
