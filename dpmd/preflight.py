@@ -89,8 +89,7 @@ def neighbor_facts(domain, system, model):
             chosen = np.flatnonzero(pair == p)
             k = chosen[np.argmin(distance[chosen])]
             a, b = sorted(divmod(int(p), model.n_types))
-            j = neighbor[k] if neighbor[k] < len(system) else domain.owners[neighbor[k] - len(system)]
-            found = (float(distance[k]), int(system.ids[centre[k]]), int(system.ids[j]))
+            found = (float(distance[k]), int(domain.ids[centre[k]]), int(domain.ids[neighbor[k]]))
             key = (names[a], names[b])
             nearest[key] = min(nearest.get(key, found), found)
     return nearest, counts

@@ -95,5 +95,5 @@ class Safety(Hook):
         with np.errstate(all="ignore"):
             distance = np.linalg.norm(domain.positions[row] - domain.positions[i], axis=1)
         k = int(np.argmin(np.nan_to_num(distance, nan=np.inf)))
-        j = row[k] if row[k] < len(system) else domain.owners[row[k] - len(system)]
-        return f"{system.names()[j]} (id {system.ids[j]}) at {distance[k]:.3f} Å"
+        name = (*system.type_names, "X")[domain.types[row[k]]]
+        return f"{name} (id {domain.ids[row[k]]}) at {distance[k]:.3f} Å"

@@ -139,7 +139,7 @@ class SerialDomain:
     (n, 3), ``forces`` (n, 3), ``cell`` (3, 3), ``periodic`` (3,) and ``permute(order)``.
 
     After :meth:`update`, ``positions`` and ``types`` (local and ghost atoms), ``neighbors`` and
-    the zeroed buffer ``forces`` are what the operators take.
+    the zeroed buffer ``forces`` are what the operators take; ``ids`` tells who the atoms are.
     """
 
     def __init__(self, cutoff, skin, n_types, threads=1):
@@ -178,6 +178,7 @@ class SerialDomain:
 
         self.positions, self.forces = np.empty((n + n_ghosts, 3)), np.zeros((n + n_ghosts, 3))
         self.types = np.concatenate([system.types, system.types[self.owners]])
+        self.ids = np.concatenate([system.ids, system.ids[self.owners]])
         self._reference, self._reference_cell = system.positions.copy(), system.cell.copy()
         self._forward(system)
         self.neighbors = self._builder.build(self.positions, self.types, n, reach)
@@ -212,5 +213,5 @@ class SerialDomain:
 
         ``values`` : (local and ghost atoms, ...) float64; changed in place.
         """
-        _fold_ghosts(values.reshape(len(values), -1), self._n_local, self.owners)
+        _fold_ghosts(values.reshape(len(values), int(np.prod(values.shape[1:]))), self._n_local, self.owners)
         return values[: self._n_local]
