@@ -21,6 +21,8 @@ from .simulation import Hook
 from .system import System
 
 FORMAT_VERSION = 1
+#: stands for the wall-time limit where signals have their numbers
+_LATE = 1000
 _arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
 
 
@@ -108,10 +110,10 @@ class Checkpoint(Hook):
 
     def _write(self, simulation):
         simulation.domain.rebuild(simulation.system)
-        positions = {name: hook.position() for name, hook in self.outputs.items()}
-        write(
-            self.path, simulation.system, simulation.ensemble, simulation.ensemble.timestep, positions, self.model_id
-        )  # fmt: skip
+        whole, ensemble = simulation.system.whole(), simulation.ensemble
+        if whole is not None:
+            positions = {name: hook.position() for name, hook in self.outputs.items()}
+            write(self.path, whole, ensemble, ensemble.timestep, positions, self.model_id)
         self.written_at = simulation.system.step
 
     def finish(self, simulation):
@@ -137,14 +139,19 @@ class SoftStop(Hook):
             if self.signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.signal = number
-            simulation.stop_reason = f"signal {signal.Signals(number).name}"
 
         for number in (signal.SIGINT, signal.SIGTERM):
             self._old[number] = signal.signal(number, handler)
 
     def __call__(self, simulation):
-        if self.walltime is not None and time.monotonic() - self.begin > self.walltime:
+        late = self.walltime is not None and time.monotonic() - self.begin > self.walltime
+        # all ranks have to stop at the same step, whichever was told to
+        number = int(simulation.system.processes.largest(self.signal or (_LATE if late else 0)))
+        if number == _LATE:
             simulation.stop_reason = "wall-time limit"
+        elif number:
+            self.signal = number
+            simulation.stop_reason = f"signal {signal.Signals(number).name}"
 
     def finish(self, simulation):
         for number, handler in self._old.items():

@@ -6,6 +6,8 @@ from the domain, time integration from the ensemble, and everything optional is 
 
 import time
 
+import numpy as np
+
 from .units import pressure, temperature
 
 
@@ -44,7 +46,7 @@ class Simulation:
     """Atoms, forces and time.
 
     system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
-    domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
+    domain : such as :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
     parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators;
     hooks : called in order.
     """
@@ -72,10 +74,11 @@ class Simulation:
         )
         clock = self.timers.lap("force", clock)
         system.forces[:] = domain.fold(domain.forces)
-        system.energy, system.virial = float(result.energies[0]), result.virials[0]
-        if result.overflowed:
+        sums = system.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
+        system.energy, system.virial, overflowed = float(sums[0]), sums[1:10].reshape(3, 3), int(sums[10])
+        if overflowed:
             self.overflows += 1
-            self.most_overflowed = max(self.most_overflowed, result.overflowed)
+            self.most_overflowed = max(self.most_overflowed, overflowed)
         self.timers.lap("communication", clock)
 
     def run(self, steps, restarted=False):

@@ -96,10 +96,6 @@ class System:
             return None
         return self.with_atoms(records[np.argsort(records["ids"])], OneProcess(), energy=energy, virial=virial)
 
-    def part(self, processes):
-        """This system spread over ``processes``: all atoms on root for now, none on the others."""
-        return self.with_atoms(self.records()[: None if processes.root else 0], processes)
-
     def with_atoms(self, records, processes, **changes):
         """A copy that holds the atoms ``records`` and belongs to ``processes``."""
         other = replace(self, processes=processes, cell=self.cell.copy(), **changes)

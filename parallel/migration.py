@@ -22,7 +22,9 @@ def deliver(communicator, outgoing, dtype):
 
     tag = _TAGS[next(_rounds) % 2]
     received = {communicator.rank: outgoing.get(communicator.rank, np.empty(0, dtype))}
-    buffers = [np.ascontiguousarray(records).view(np.uint8) for r, records in outgoing.items() if r != communicator.rank]
+    buffers = [
+        np.ascontiguousarray(records).view(np.uint8) for r, records in outgoing.items() if r != communicator.rank
+    ]
     ranks = [rank for rank in outgoing if rank != communicator.rank]
     sends = [communicator.Issend(buffer, rank, tag) for buffer, rank in zip(buffers, ranks, strict=True)]
     barrier, status = None, MPI.Status()

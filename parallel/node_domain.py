@@ -310,6 +310,7 @@ class DistributedDomain:
         values : (len(positions), ...) float64, such as ``forces``.
         """
         if values is self.forces:
+            self.exchanges += 1
             self._evaluation_time += perf_counter() - self._evaluation_began
             self._evaluations += 1
             return self._fold_forces()
@@ -326,7 +327,7 @@ class DistributedDomain:
         self._evaluation_began = perf_counter()
 
     def _counted(self, n_bytes):
-        """Note a message to another node."""
+        """Note a message to another box."""
         self.messages += 1
         self.message_bytes += n_bytes
 
@@ -342,7 +343,7 @@ class DistributedDomain:
     def statistics(self):
         """What the exchange cost so far: a dict, the same on every rank.
 
-        messages_per_step, bytes_per_step : positions and forces, between nodes, all nodes
+        messages_per_step, bytes_per_step : positions and forces, between boxes, all boxes
         together; atoms_per_rank, atoms_per_node, ghosts_per_node : (least, mean, most);
         imbalance : most over mean atoms per rank; waiting_s : (mean, longest) per rank.
         """
@@ -417,9 +418,7 @@ class NodeDomain(DistributedDomain):
             world.Isend(np.array([len(r.atoms)]), r.partner, _COUNT) for r in routes.values() if r.partner is not None
         ]
         self._wait(requests)
-        mine = {
-            k: (len(r.atoms), len(r.atoms) if r.partner is None else int(numbers[k][0])) for k, r in routes.items()
-        }
+        mine = {k: (len(r.atoms), len(r.atoms) if r.partner is None else int(numbers[k][0])) for k, r in routes.items()}
         return {k: pair for part in self._node.allgather(mine) for k, pair in part.items()}
 
     def _lay_out(self, routes, counts, n_images, n_units):
@@ -453,6 +452,7 @@ class NodeDomain(DistributedDomain):
             incoming.append((ghosts, np.empty(ghosts.stop - ghosts.start, _border)))
             requests.append(world.Irecv(incoming[-1][1].view(np.uint8), route.partner, _BORDER))
             requests.append(world.Isend(rows.view(np.uint8), route.partner, _BORDER))
+            self._counted(rows.nbytes)
         self._wait(requests)
         for ghosts, rows in incoming:
             self._positions[ghosts] = rows["position"]
@@ -497,7 +497,6 @@ class NodeDomain(DistributedDomain):
             if route.partner is None:
                 _take_displaced(self._positions, route.atoms, route.shifts, cell, route.incoming)
         self._wait(requests)
-        self.exchanges += 1
 
     def _fold_forces(self):
         world, requests = self.processes.world, []

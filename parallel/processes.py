@@ -31,6 +31,10 @@ class OneProcess:
         """Rows (n, ...) of all ranks, in the order of ranks, on root; None elsewhere.  Collective."""
         return rows
 
+    def collect(self, value):
+        """A list of every rank's value (anything that can be pickled) on root; None elsewhere.  Collective."""
+        return [value]
+
     def broadcast(self, value):
         """The value that root has (anything that can be pickled).  Collective."""
         return value
@@ -43,7 +47,7 @@ class OneProcess:
         return function()
 
     def root_first(self, function):
-        """``function()`` on every rank, on root before the others start.  Collective."""
+        """``function()`` on every rank, on root before the others start; errors as in :meth:`on_root`."""
         return function()
 
 
@@ -95,6 +99,9 @@ class Processes(OneProcess):
         row.Free()
         return everything
 
+    def collect(self, value):
+        return self.world.gather(value)
+
     def broadcast(self, value):
         return self.world.bcast(value)
 
@@ -112,9 +119,6 @@ class Processes(OneProcess):
         return value
 
     def root_first(self, function):
-        if self.root:
-            result = function()
-            self.world.Barrier()
-            return result
-        self.world.Barrier()
-        return function()
+        results = []
+        self.on_root(lambda: results.append(function()))
+        return results[0] if self.root else function()

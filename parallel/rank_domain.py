@@ -103,12 +103,15 @@ class RankDomain(DistributedDomain):
         requests += [world.Isend(np.array([len(s.atoms)]), s.to, _COUNTS + s.tag) for s in swaps]
         self._wait(requests)
         arrived, outgoing = [np.empty(int(n[0]), _border) for n in numbers], []
-        requests = [world.Irecv(a.view(np.uint8), s.source, _ATOMS + s.tag) for a, s in zip(arrived, swaps, strict=True)]
+        requests = [
+            world.Irecv(a.view(np.uint8), s.source, _ATOMS + s.tag) for a, s in zip(arrived, swaps, strict=True)
+        ]
         for swap in swaps:
             rows = atoms[swap.atoms]
             rows["position"] += swap.shifts @ cell
             outgoing.append(rows)
             requests.append(world.Isend(rows.view(np.uint8), swap.to, _ATOMS + swap.tag))
+            self._note(swap.to, rows.nbytes)
         self._wait(requests)
         return arrived
 
@@ -128,7 +131,6 @@ class RankDomain(DistributedDomain):
                 requests.append(world.Isend(swap.out, swap.to, _POSITIONS + swap.tag))
                 self._note(swap.to, swap.out.nbytes)
             self._wait(requests)
-        self.exchanges += 1
 
     def _fold_forces(self):
         world, gathered = self.processes.world, self._gathered
