@@ -338,6 +338,10 @@ class DistributedDomain:
         MPI.Request.Waitall(requests)
         self._memory.waiting += perf_counter() - begin
 
+    def free(self):
+        """Give shared memory back; the domain is of no use afterwards."""
+        self._memory.free()
+
     # ------------------------------------------------------------------ counters
 
     def statistics(self):

@@ -122,8 +122,13 @@ class Partition:
         for shift in shifts:
             moved = fractions + shift
             found = np.flatnonzero(((moved >= lower - width) & (moved <= upper + width)).all(1))
-            if shape == "culled" and len(found):
-                found = found[distance_to_box(self.cell, moved[found], lower, upper) <= reach + _ROUNDING]
+            if shape == "culled":
+                # next to a face the width is the distance; beyond edges and corners it is less
+                outside = ((moved[found] < lower) | (moved[found] > upper)).sum(axis=1)
+                beyond = np.flatnonzero(outside > 1)
+                if len(beyond):
+                    far = distance_to_box(self.cell, moved[found[beyond]], lower, upper) > reach + _ROUNDING
+                    found = np.delete(found, beyond[far])
             atoms.append(found)
             rows.append(np.broadcast_to(shift, (len(found), 3)))
         return np.concatenate(atoms), np.concatenate(rows)
