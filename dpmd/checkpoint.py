@@ -21,6 +21,8 @@ from .simulation import Hook
 from .system import System
 
 FORMAT_VERSION = 1
+#: so often several ranks ask one another whether anyone was told to stop
+_STEPS_BETWEEN_TALKS = 10
 #: stands for the wall-time limit where signals have their numbers
 _LATE = 1000
 _arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
@@ -144,9 +146,12 @@ class SoftStop(Hook):
             self._old[number] = signal.signal(number, handler)
 
     def __call__(self, simulation):
+        processes = simulation.system.processes
+        if processes.size > 1 and simulation.system.step % _STEPS_BETWEEN_TALKS:
+            return
         late = self.walltime is not None and time.monotonic() - self.begin > self.walltime
         # all ranks have to stop at the same step, whichever was told to
-        number = int(simulation.system.processes.largest(self.signal or (_LATE if late else 0)))
+        number = int(processes.largest(self.signal or (_LATE if late else 0)))
         if number == _LATE:
             simulation.stop_reason = "wall-time limit"
         elif number:

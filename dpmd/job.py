@@ -212,7 +212,8 @@ class Job:
         log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
         if s.ensemble.type == "nvt":
             log(f"  temperature {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
-        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {domain.n_ghosts} ghost atoms")
+        ghosts = system.sum(domain.n_ghosts)
+        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {ghosts} ghost atoms")
         log.table(self.type_rows)
 
     @staticmethod
@@ -343,7 +344,7 @@ class Job:
             saver,
         ]
         simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
-        self._warm_up(potential, domain)
+        self._warm_up(potential, domain, system)
         begin = time.perf_counter()
         simulation.run(remaining, restarted=going_on)
         elapsed = time.perf_counter() - begin
@@ -355,10 +356,13 @@ class Job:
             )
         return 128 + stop.signal if stop.signal else 0
 
-    def _warm_up(self, potential, domain):
+    def _warm_up(self, potential, domain, system):
         """Compile (or load) the kernels, so that the loop is timed without that."""
         spare = np.zeros_like(domain.forces)
         potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, spare, **self.parameters)
+        domain.update(system)
+        domain.fold(spare)
+        domain.reset_counters()
         potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
@@ -385,7 +389,7 @@ class Job:
             f"Neighbours: {self.neighbors_per_atom:.1f} per atom within the cutoff at the start, "
             f"{system.sum(domain.neighbors.count.sum()) / max(system.n_atoms, 1):.1f} in the list; "
             f"{domain.rebuilds} lists built "
-            f"({steps / max(domain.rebuilds, 1):.1f} steps each); {domain.n_ghosts} ghost atoms"
+            f"({steps / max(domain.rebuilds, 1):.1f} steps each); {system.sum(domain.n_ghosts)} ghost atoms"
         )
         if simulation.overflows:
             log.warning(
@@ -430,7 +434,7 @@ class Job:
                 name: int(system.sum(int((system.types == t).sum()))) for t, name in enumerate(system.type_names)
             },
             "cell": system.cell.tolist(),
-            "nodes": self.processes.n_nodes,
+            "nodes": self.processes.n_machines if s.run.decomposition == "rank" else self.processes.n_nodes,
             "ranks": self.processes.size,
             "threads": potential.operators.threads,
             "precision": potential.precision,
@@ -439,18 +443,18 @@ class Job:
             "skin": domain.skin,
             "rebuild_interval": steps / max(domain.rebuilds, 1),
             "neighbors_per_atom": self.neighbors_per_atom,
-            "ghost_atoms": domain.n_ghosts,
+            "ghost_atoms": int(system.sum(domain.n_ghosts)),
             "steps": steps,
             "seconds": elapsed,
             "seconds_per_step": elapsed / max(steps, 1),
             "phases": per_step,
-            "peak_memory_bytes": int(self.processes.largest(peak_memory())),
+            "peak_memory_bytes": int(self.processes.largest(peak_memory())) * self.processes.machine_ranks,
             "stopped": simulation.stop_reason,
         }
 
     @staticmethod
     def _phases(simulation, potential, elapsed):
-        """Seconds per phase; the operators' own clock divides the force evaluation."""
+        """Seconds per phase, mean over ranks; the operators' own clock divides the force evaluation."""
         timers, inner = simulation.timers, potential.operators.seconds
         names = {
             "geometry": "force: geometry", "embedding": "force: embedding", "descriptor": "force: descriptor",
@@ -460,6 +464,9 @@ class Job:
         phases["force: waiting"] = max(timers["force"] - sum(inner.values()), 0.0)
         for name in ("neighbor", "communication", "integrate", "output"):
             phases[name] = timers[name]
+        processes = simulation.system.processes
+        means = processes.sum(np.array(list(phases.values()))) / processes.size
+        phases = dict(zip(phases, map(float, means), strict=True))
         phases["other"] = max(elapsed - sum(phases.values()), 0.0)
         return phases
 

@@ -203,6 +203,9 @@ class SerialDomain:
         self.positions[: self._n_local] = system.positions
         _place_ghosts(self.positions, self._n_local, self.owners, self.shifts, system.cell)
 
+    def reset_counters(self):
+        """Count from here on; there is nothing to count."""
+
     def fold(self, values):
         """Sums (n_local, ...) of a per-atom array over local atoms and their ghosts.
 

@@ -142,9 +142,13 @@ class DistributedDomain:
         self._evaluation_began = self._evaluation_time = 0.0
         self._evaluations = 0
         self.neighbors = self.partition = None
-        self.rebuilds = 0
-        self.messages = self.message_bytes = self.exchanges = 0
-        self.n_ghosts = 0
+        self.rebuilds = self._n_ghosts = 0
+        self.reset_counters()
+
+    @property
+    def n_ghosts(self):
+        """Ghost atoms of this box, counted by its first rank alone: sums over ranks are over boxes."""
+        return self._n_ghosts if self._node.rank == 0 else 0
 
     # ------------------------------------------------------------------ building anew
 
@@ -248,7 +252,7 @@ class DistributedDomain:
         self._ids = self._memory.array("ids", total, dtype=np.int64)
         self._positions[self._own] = system.positions
         self._types[self._own], self._ids[self._own] = system.types, system.ids
-        self.n_ghosts = n_ghosts
+        self._n_ghosts = n_ghosts
 
     def _build_list(self, reach):
         """The list of own atoms; ``_needed`` are the node's atoms and ghosts that occur in it."""
@@ -344,6 +348,11 @@ class DistributedDomain:
 
     # ------------------------------------------------------------------ counters
 
+    def reset_counters(self):
+        """Count messages and waiting from here on."""
+        self.messages = self.message_bytes = self.exchanges = 0
+        self._memory.waiting = 0.0
+
     def statistics(self):
         """What the exchange cost so far: a dict, the same on every rank.
 
@@ -365,7 +374,7 @@ class DistributedDomain:
             "scheme": self.scheme, "node_grid": list(self.partition.grid), "balance": self.balance,
             "messages_per_step": float(sums[0] / steps), "bytes_per_step": float(sums[1] / steps),
             "atoms_per_rank": atoms, "atoms_per_node": spread(self._n_node, first, p.n_nodes),
-            "ghosts_per_node": spread(self.n_ghosts, first, p.n_nodes),
+            "ghosts_per_node": spread(self._n_ghosts, first, p.n_nodes),
             "imbalance": atoms[2] / max(atoms[1], 1e-300),
             "waiting_s": [float(sums[2] / p.size), float(p.largest(self._memory.waiting))],
         }  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 class OneProcess:
     """A process on its own: every sum is its own value."""
 
-    size, rank, n_nodes = 1, 0, 1
+    size, rank, n_nodes, n_machines = 1, 0, 1, 1
     #: True on the one rank that reads input and writes output
     root = True
     #: ranks that share this machine's cores
@@ -67,6 +67,7 @@ class Processes(OneProcess):
         self.machine_ranks = machine.size
         #: communicator of the ranks of this node
         self.node = machine.Split(machine.rank // (ranks_per_node or machine.size), machine.rank)
+        self.n_machines = len(set(communicator.allgather(machine.bcast(self.rank))))
         first_ranks = communicator.allgather(self.node.bcast(self.rank))
         nodes = sorted(set(first_ranks))
         self.n_nodes, self.node_index = len(nodes), nodes.index(first_ranks[self.rank])
