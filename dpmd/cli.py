@@ -54,13 +54,16 @@ def _guarded(function):
 
     With several ranks an error that only one of them has ends them all.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show Å must not end a run
     try:
         return function()
     except BaseException as error:
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is None or mpi.COMM_WORLD.size == 1 or isinstance(error, SystemExit):
             return _explain(error)
-        if getattr(error, "everywhere", False):
+        if any(getattr(each, "everywhere", False) for each in (error, error.__cause__)):
             return _explain(error) if mpi.COMM_WORLD.rank == 0 else getattr(error, "exit_code", 1)
         print(f"rank {mpi.COMM_WORLD.rank} failed and ends the job:", file=sys.stderr)
         mpi.COMM_WORLD.Abort(_explain(error))
@@ -78,6 +81,12 @@ def _explain(problem):
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: no complaint at exit
+        return 1
+    except OSError as error:
+        print(f"STOPPED: {error}; the last checkpoint, if there was one, is intact", file=sys.stderr)
+        return 1
     except MemoryError as error:
         print(f'ERROR: out of memory ({error}); use fewer atoms or precision = "mixed"', file=sys.stderr)
         return 1

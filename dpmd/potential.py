@@ -27,15 +27,18 @@ def assign_types(symbols, type_map, where="structure"):
 class Potential:
     """Energies, forces and virials of a Deep Potential.
 
-    model : path of a model file; device : ``"auto"`` or ``"cpu"``; precision : ``"double"`` or
-    ``"mixed"``; threads : default all cores that the process may use; tabulate : False for exact
-    embedding networks; skin : Å, by which lists are kept valid between calls.
+    model : path of a model file; device : ``"auto"`` or ``"cpu"``; precision : ``"double"``,
+    ``"mixed"`` or ``"half"``; threads : default all cores that the process may use; tabulate : False
+    for exact embedding networks; skin : Å, by which lists are kept valid between calls; low_rank,
+    rank : see :func:`dpmd.models.cache.load_for_operators`.
     """
 
-    def __init__(self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0):
+    def __init__(
+        self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0, low_rank=True, rank=None
+    ):
         if device not in ("auto", "cpu"):
             raise InputError(f"device {device!r} is not available; this version computes on 'cpu'")
-        self.loaded = load_for_operators(model, tabulate)
+        self.loaded = load_for_operators(model, tabulate, low_rank, rank)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
         self.device = "cpu"
         try:

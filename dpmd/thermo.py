@@ -17,6 +17,8 @@ class Thermo(Hook):
     bytes of the file to keep (a continued run), or None to start anew.
     """
 
+    format = "csv"
+
     def __init__(self, every, log, path, offset=None):
         self.every, self.log, self.path = every, log, path
         self.file = None

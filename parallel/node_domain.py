@@ -27,7 +27,7 @@ import numpy as np
 
 from dpmd.kernels.neighbors import NeighborList, NeighborListBuilder
 
-from .domain import _largest_displacement, _wrap
+from .domain import UnusableStructure, _largest_displacement, _wrap, check_usable
 from .geometry import choose_grid
 from .migration import deliver
 from .partition import (
@@ -156,6 +156,7 @@ class DistributedDomain:
         """Wrap the atoms, send each to the node and rank that own it, find ghosts and neighbours."""
         reach = self.cutoff + self.skin
         inverse = np.linalg.inv(system.cell)
+        self._check(system, inverse, reach)
         _wrap(system.positions, system.images, system.cell, inverse, system.periodic)
         self._divide_cell(system, inverse)
         records = self._collect_node(system, inverse)
@@ -167,6 +168,19 @@ class DistributedDomain:
         self.rebuilds += 1
         self._evaluation_time, self._evaluations = 0.0, 0
         self._start_evaluation()
+
+    def _check(self, system, inverse, reach):
+        """Raise UnusableStructure on all ranks if it has to be on one."""
+        problem = ""
+        try:
+            check_usable(system, inverse, reach)
+        except UnusableStructure as error:
+            problem = str(error)
+        if self.processes.largest(len(problem)):
+            problems = self.processes.broadcast(self.processes.collect(problem))
+            error = UnusableStructure(next(filter(None, problems)))
+            error.everywhere = True
+            raise error
 
     def _divide_cell(self, system, inverse):
         """The partition for the present cell and atoms: equal boxes, or balanced ones where that pays.
