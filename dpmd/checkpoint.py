@@ -111,6 +111,8 @@ class Checkpoint(Hook):
     settings : kept, so that a continued run can tell what has changed.
     """
 
+    several_ranks = True
+
     def __init__(self, every, path, model_id, outputs, settings):
         self.every, self.path, self.model_id, self.outputs = every, Path(path), model_id, outputs
         self.settings = settings
@@ -145,6 +147,7 @@ class SoftStop(Hook):
     """
 
     every = 1
+    several_ranks = True
 
     def __init__(self, walltime=None):
         self.walltime, self.begin, self.signal = walltime, time.monotonic(), None

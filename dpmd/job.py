@@ -468,7 +468,12 @@ class Job:
         log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
         domain.update(system)
         spare = np.zeros_like(domain.forces)
-        potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, spare, **self.parameters)
+        # root compiles, the other ranks find its code in the cache
+        self.processes.root_first(
+            lambda: potential.operators.evaluate(
+                domain.positions, domain.types, domain.neighbors, spare, **self.parameters
+            )
+        )
         domain.fold(spare)
         domain.reset_counters()
         potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))

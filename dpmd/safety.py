@@ -22,6 +22,7 @@ class Safety(Hook):
     """
 
     every = 1
+    several_ranks = True
 
     def __init__(self, max_displacement, failure_path, stop_on_overflow=False):
         self.max_displacement, self.failure_path = max_displacement, Path(failure_path)

@@ -36,6 +36,8 @@ class Hook:
     """
 
     every = 1
+    #: True if it knows that a rank's system is a part of the whole; others are refused on several ranks
+    several_ranks = False
 
     def start(self, simulation):
         """Before the first step (forces are known)."""
@@ -59,6 +61,11 @@ class Simulation:
     def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
+        alone = sorted({type(hook).__name__ for hook in self.hooks if not hook.several_ranks})
+        if alone and system.processes.size > 1:
+            raise RunError.everywhere_raised(
+                f"{', '.join(alone)}: not available on several ranks; start md-run without the MPI launcher"
+            )
         self.timers = Timers()
         self.steps_done = 0
         #: evaluations in which some atom had more neighbours than the model's sel, and the most of them

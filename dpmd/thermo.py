@@ -18,6 +18,7 @@ class Thermo(Hook):
     """
 
     format = "csv"
+    several_ranks = True
 
     def __init__(self, every, log, path, offset=None):
         self.every, self.log, self.path = every, log, path
@@ -68,6 +69,7 @@ class Progress(Hook):
     """
 
     every = 1
+    several_ranks = True
 
     def __init__(self, total, timestep, log):
         self.total, self.timestep, self.log = total, timestep, log

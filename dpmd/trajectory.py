@@ -179,6 +179,8 @@ class Trajectory(Hook):
     from, or None to start anew; opened : False on ranks that only hand in their atoms.
     """
 
+    several_ranks = True
+
     def __init__(self, settings, path, position=None, opened=True):
         self.every, self.path = settings.every, Path(path)
         self.format = format_of(path, settings.format)
