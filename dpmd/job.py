@@ -19,7 +19,7 @@ from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
-from . import checkpoint, ensembles, files, preflight, structure
+from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
 from .errors import InputError, RunError
 from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
@@ -74,6 +74,7 @@ class Job:
             OutputFile(self.failure_path, "the frames of a failure", named),
             OutputFile(self.checkpoint_path, "the checkpoint", s.checkpoint.where("file")),
             *(OutputFile(Path(o.file), "a trajectory", o.where("file")) for o in s.output),
+            *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
         ]
 
     def _check_outputs(self):
@@ -447,6 +448,10 @@ class Job:
             stop,
             Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
             *named.values(),
+            *(
+                trajectory_analysis.create(section, log, system.step if self.going_on else None)
+                for section in s.analysis
+            ),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]

@@ -254,6 +254,23 @@ SECTIONS = (
         repeated=True,
     ),
     Section(
+        "analysis",
+        "something computed during the run and written at its end; any number of these",
+        (
+            Option(
+                "type", str, REQUIRED, "rdf: radial distribution; coordination: numbers of neighbours; msd: mean "
+                "square displacement and diffusion; vacf: velocity autocorrelation; vdos: vibrational spectrum",
+                choices=("rdf", "coordination", "msd", "vacf", "vdos"),
+            ),
+            Option("file", str, None, "CSV file; default TYPE.csv"),
+            Option("every", int, 10, "steps between samples", "steps", minimum=1),
+            Option("first_step", int, 0, "earlier samples are left out", "steps", minimum=0),
+            Option("cutoff_A", float, None, "rdf, coordination: largest distance", "Å", minimum=0.1),
+            Option("bins", int, 200, "of the histogram of rdf", minimum=1),
+        ),
+        repeated=True,
+    ),
+    Section(
         "checkpoint",
         "to go on after a stop; one is written at the end in any case",
         (

@@ -94,10 +94,15 @@ def assert_same(thermo_columns, one, other, tolerance):
 def test_trajectory_is_that_of_one_process(water_run, write_input, thermo_columns, ensemble, n, flags):
     steps = 200 if ensemble == "nve" else 60
     settings = settings_of(ensemble, steps)
+    settings["analysis"] = [{"type": "rdf", "every": 5, "cutoff_A": 5.0, "file": "one.csv"}]
     write_input("one", **settings)
     assert water_run(name="one", **settings, output=[{"file": "one.extxyz", "every": 10, "forces": True}])[0] == 0
+    settings["analysis"][0]["file"] = "several.csv"
     code, text = ranks(n, write_input("several", **settings), *flags)
     assert code == 0, text
+    assert np.genfromtxt("several.csv", delimiter=",", skip_header=2) == pytest.approx(
+        np.genfromtxt("one.csv", delimiter=",", skip_header=2), rel=1e-6
+    )
     assert f"{n} ranks" in text
     assert text.count("Loop of") == 1
     assert_same(thermo_columns, "one", "several", 1e-7)
