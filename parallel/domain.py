@@ -132,15 +132,15 @@ def _largest_displacement(positions, reference):
     return np.sqrt(largest)
 
 
-def check_usable(system, inverse, reach):
-    """Refuse what the loops over atoms and images within ``reach`` (Å) cannot bear: :class:`UnusableStructure`.
-
-    inverse : (3, 3) of the cell, 1/Å.
-    """
+def check_usable(system, reach):
+    """Refuse what the loops over atoms and images within ``reach`` (Å) cannot bear: :class:`UnusableStructure`."""
+    if not np.isfinite(system.cell).all():
+        raise UnusableStructure("the cell is not made of finite numbers")
+    inverse = np.linalg.inv(system.cell)
     fractions = system.positions @ inverse
-    if not (np.isfinite(fractions).all() and np.isfinite(system.cell).all()):
+    if not np.isfinite(fractions).all():
         bad = system.ids[~np.isfinite(fractions).all(axis=1)]
-        raise UnusableStructure(f"positions or cell are not finite numbers (atoms {', '.join(map(str, bad[:5]))})")
+        raise UnusableStructure(f"positions are not finite numbers (atoms {', '.join(map(str, bad[:5]))})")
     if np.abs(fractions[:, system.periodic]).max(initial=0.0) > 1e9:
         raise UnusableStructure("an atom is more than 1e9 cells away from the cell: its position has no digits left")
     halo = 2 * reach * np.linalg.norm(inverse, axis=0)
@@ -184,9 +184,9 @@ class SerialDomain:
         The order depends on positions and ids alone, not on what went before, so a run that
         rebuilds when it writes a checkpoint goes on exactly as one that starts from it.
         """
-        inverse = np.linalg.inv(system.cell)
         reach = self.cutoff + self.skin
-        check_usable(system, inverse, reach)
+        check_usable(system, reach)
+        inverse = np.linalg.inv(system.cell)
         _wrap(system.positions, system.images, system.cell, inverse, system.periodic)
         if len(system.positions):
             codes = _morton_codes(system.positions, system.positions.min(axis=0), 0.5 * reach)

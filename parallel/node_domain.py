@@ -155,8 +155,8 @@ class DistributedDomain:
     def rebuild(self, system):
         """Wrap the atoms, send each to the node and rank that own it, find ghosts and neighbours."""
         reach = self.cutoff + self.skin
+        self._check(system, reach)
         inverse = np.linalg.inv(system.cell)
-        self._check(system, inverse, reach)
         _wrap(system.positions, system.images, system.cell, inverse, system.periodic)
         self._divide_cell(system, inverse)
         records = self._collect_node(system, inverse)
@@ -169,11 +169,11 @@ class DistributedDomain:
         self._evaluation_time, self._evaluations = 0.0, 0
         self._start_evaluation()
 
-    def _check(self, system, inverse, reach):
+    def _check(self, system, reach):
         """Raise UnusableStructure on all ranks if it has to be on one."""
         problem = ""
         try:
-            check_usable(system, inverse, reach)
+            check_usable(system, reach)
         except UnusableStructure as error:
             problem = str(error)
         if self.processes.largest(len(problem)):
