@@ -30,7 +30,10 @@ def main(name="copper"):
     figure.savefig(f"{name}.png", dpi=150)
     late = column["temperature_K"][len(rows) // 4 :]
     spread = np.ptp(change["total_eV"][len(rows) // 4 :])
-    print(f"{name}.png: temperature settles at {late.mean():.0f} K; total energy within {spread:.3f} meV/atom")
+    print(
+        f"{name}.png: temperature settles at {late.mean():.0f} K; total energy within "
+        f"{spread:.3f} meV/atom"
+    )
 
 
 if __name__ == "__main__":
