@@ -1,6 +1,7 @@
 """Low-rank tables by shells: forces, energies at the split, choice of rank, storage."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.reference import ReferenceOperators
 from dpmd.models import dptab, load
-from dpmd.models.lowrank import TOLERANCE, add_low_rank, describe_low_rank, without_low_rank
-from dpmd.models.tables import can_tabulate, radius_of_input, tabulate
+from dpmd.models.lowrank import TOLERANCE, add_low_rank, describe_low_rank, with_outputs_first, without_low_rank
+from dpmd.models.tables import can_tabulate, evaluate_table, radius_of_input, tabulate
 
 
 def low_rank(model):
@@ -76,8 +77,6 @@ def test_fast_paths_agree_with_the_basis_itself(find_model, evaluate):
 
     class WithBases(ReferenceOperators):
         def _embed(self, embedding, x):
-            from dpmd.models.tables import evaluate_table
-
             value, slope = super()._embed(embedding, x)
             basis = embedding.basis("double")
             far = x < basis.split
@@ -106,6 +105,19 @@ def test_rank_follows_the_tolerance(find_model):
     assert all(name in text for name in model.type_map)
     assert all(b is None for b in bases(without_low_rank(model), "double"))
     assert {b.rank for b in bases(add_low_rank(model, rank=17), "mixed")} == {17}
+
+
+def test_outputs_as_first_functions():
+    """Another basis of the same span: the same outputs, of which the first are functions themselves."""
+    model = low_rank(load(Path(__file__).parents[2] / "examples" / "copper" / "copper.dp"))
+    basis = bases(model, "double")[0]
+    changed = with_outputs_first(basis, 16, 1e6)
+    x = np.linspace(basis.functions.lower, basis.functions.upper, 1000)
+    functions, new = evaluate_table(basis.functions, x)[0], evaluate_table(changed.functions, x)[0]
+    assert np.abs(new @ changed.expansion - functions @ basis.expansion).max() < 1e-11
+    assert np.abs(new[:, :16] - (functions @ basis.expansion)[:, :16]).max() < 1e-11
+    assert with_outputs_first(basis, basis.rank, 1e6) is None
+    assert with_outputs_first(basis, 16, 1.0) is None
 
 
 def test_stored_in_table_files(find_model, tmp_path):
