@@ -36,6 +36,8 @@ class Hook:
     """
 
     every = 1
+    #: True if it knows that a rank's system is a part of the whole; others are refused on several ranks
+    several_ranks = False
 
     def start(self, simulation):
         """Before the first step (forces are known)."""
@@ -47,11 +49,26 @@ class Hook:
         """After the last step, also when the run is stopped early."""
 
 
+class Callback(Hook):
+    """Calls ``function(simulation)`` every so many steps."""
+
+    def __init__(self, every, function):
+        self.every, self.function = every, function
+
+    def __call__(self, simulation):
+        self.function(simulation)
+
+
 class Simulation:
     """Atoms, forces and time.
 
+    >>> simulation = Simulation.from_atoms(atoms, "water.dp", ensemble="nvt", temperature_K=330)
+    >>> simulation.every(10, lambda s: print(s.system.step, s.system.energy))
+    >>> simulation.run(1000)
+    >>> simulation.resume(1000)
+
     system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
-    domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
+    domain : such as :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
     parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators;
     hooks : called in order.
     """
@@ -59,6 +76,11 @@ class Simulation:
     def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
+        alone = sorted({type(hook).__name__ for hook in self.hooks if not hook.several_ranks})
+        if alone and system.processes.size > 1:
+            raise RunError.everywhere_raised(
+                f"{', '.join(alone)}: not available on several ranks; start md-run without the MPI launcher"
+            )
         self.timers = Timers()
         self.steps_done = 0
         #: evaluations in which some atom had more neighbours than the model's sel, and the most of them
@@ -67,6 +89,35 @@ class Simulation:
         self.stop_reason = None
         #: True once a step was left by an error, so that the state belongs to no time
         self.failed = False
+
+    @classmethod
+    def from_atoms(cls, atoms, model, **options):
+        """A simulation of ASE Atoms with a model file; see :func:`dpmd.building.simulation` for the options."""
+        from .building import simulation
+
+        return simulation(atoms, model, **options)
+
+    def every(self, steps, function):
+        """Call ``function(simulation)`` every so many steps, and at the first one.
+
+        The arrays of ``simulation.system`` are the simulation's own, not copies: positions, velocities
+        and forces may be read and changed in place; to keep them, copy.  Atoms are in spatial order,
+        which changes now and then; ``system.ids`` tells who is who.  Returns the hook.
+        """
+        self.hooks.append(Callback(steps, function))
+        return self.hooks[-1]
+
+    def stop(self, reason="stopped by a callback"):
+        """End the run after the present step."""
+        self.stop_reason = reason
+
+    def resume(self, steps):
+        """Go on where the last run ended or was stopped; what was due at the present step is not done again.
+
+        After changing positions or the cell, call :meth:`run` instead.
+        """
+        self.stop_reason = None
+        self.run(steps, restarted=True)
 
     def compute_forces(self):
         """Forces, energy and virial at the present positions; lists and ghosts brought up to date."""
@@ -82,10 +133,11 @@ class Simulation:
         )
         clock = self.timers.lap("force", clock)
         system.forces[:] = domain.fold(domain.forces)
-        system.energy, system.virial = float(result.energies[0]), result.virials[0]
-        if result.overflowed:
+        sums = system.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
+        system.energy, system.virial, overflowed = float(sums[0]), sums[1:10].reshape(3, 3), int(sums[10])
+        if overflowed:
             self.overflows += 1
-            self.most_overflowed = max(self.most_overflowed, result.overflowed)
+            self.most_overflowed = max(self.most_overflowed, overflowed)
         self.timers.lap("communication", clock)
 
     def run(self, steps, restarted=False):
