@@ -242,6 +242,8 @@ def pack_model(model, dtype, precision, half=False, step=1024):
                 combine.append(expansion)
                 far_width += len(expansion)
                 padding[a, b, : far.functions.n_out] = empty * evaluate_table(far.functions, np.array([empty]))[0][0]
+            if split[a, b] == 0:
+                continue  # no neighbour is near
             if embedding.table is not None:
                 segments[a, b, 1], segment_numbers[a, b, 1] = segment(embedding.table, 0)
                 value = evaluate_table(embedding.table, np.array([empty]))[0][0]

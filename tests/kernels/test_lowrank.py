@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import ase.io
 import h5py
 import numpy as np
 import pytest
@@ -44,6 +45,33 @@ def test_mixed(reference_case, evaluate, operators_of):
     difference = evaluate(operators, reference_case)["forces"] - reference["force"]
     rms = np.sqrt((reference["force"] ** 2).mean())
     assert np.sqrt((difference**2).mean()) < 2e-5 * max(rms, 0.1)
+
+
+@pytest.mark.reference_cases(largest=300)
+def test_half(reference_case, evaluate, operators_of):
+    """Products of bfloat16: within 1 % of the rms force (random networks; trained ones 1.5e-3)."""
+    reference = reference_case.load()
+    if not can_tabulate(load(reference_case.model)) or len(np.unique(reference["force"])) < 4:
+        pytest.skip("no tables or no forces")
+    operators = operators_of(reference_case.model, lambda m: CpuOperators(m, "half"), low_rank)
+    difference = evaluate(operators, reference_case)["forces"] - reference["force"]
+    assert np.sqrt((difference**2).mean()) < 1e-2 * max(np.sqrt((reference["force"] ** 2).mean()), 0.1)
+
+
+@pytest.mark.parametrize("name", ["water.dp", "copper.dp"])
+def test_precision_on_trained_models(evaluate, name):
+    """Errors relative to the rms force: double 1e-9, mixed 1e-5, half 3e-3."""
+    folder = Path(__file__).parents[2] / "examples" / Path(name).stem
+    atoms, model = ase.io.read(folder / f"{Path(name).stem}.extxyz"), load(folder / name)
+    case = {
+        "coord": atoms.positions, "box": atoms.cell.array,
+        "atype": np.array([model.type_map.index(s) for s in atoms.symbols]),
+    }  # fmt: skip
+    case["coord"] = case["coord"] + 0.02 * np.random.default_rng(0).normal(size=case["coord"].shape)
+    truth = evaluate(CpuOperators(model, "double"), case)["forces"]
+    for precision, limit in (("double", 1e-9), ("mixed", 1e-5), ("half", 3e-3)):
+        forces = evaluate(CpuOperators(low_rank(model), precision), case)["forces"]
+        assert np.sqrt(((forces - truth) ** 2).mean()) < limit * np.sqrt((truth**2).mean()), precision
 
 
 @pytest.mark.parametrize("name", ["water_md0.dp", "f_onesideF.dp"])
