@@ -1,0 +1,121 @@
+"""Committees of models: how far their forces and virials are apart.
+
+Columns and formulas are those of DeePMD-kit's LAMMPS plugin: over M models, with F_i the force on
+atom i and W the virial,
+
+    force    e_i = sqrt(<|F_i - <F_i>|^2>); largest, smallest and mean over the atoms
+    virial   e_ab = sqrt(<(W_ab - <W_ab>)^2>) / N; largest, smallest and root mean square
+
+``relative`` divides e_i by |<F_i>| + level, ``relative_v`` e_ab by |<W_ab>| / N + level.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from .errors import InputError
+from .simulation import Hook
+
+NAMES = ("max_devi_v", "min_devi_v", "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f")
+
+
+def force_deviation(forces, level=None):
+    """(n,) eV/Å, from forces (models, n, 3); relative to |mean| + level if level (eV/Å) is given."""
+    mean = forces.mean(axis=0)
+    deviation = np.sqrt(((forces - mean) ** 2).sum(axis=2).mean(axis=0))
+    return deviation if level is None else deviation / (np.linalg.norm(mean, axis=1) + level)
+
+
+def virial_deviation(virials, n_atoms, level=None):
+    """(3, 3) eV per atom, from virials (models, 3, 3)."""
+    mean = virials.mean(axis=0)
+    deviation = np.sqrt(((virials - mean) ** 2).mean(axis=0)) / n_atoms
+    return deviation if level is None else deviation / (np.abs(mean) / n_atoms + level)
+
+
+class Committee:
+    """The models beside the first one, evaluated on the first one's lists when asked.
+
+    potentials : :class:`dpmd.potential.Potential`; all must have the first one's type map.
+    parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators.
+    Raises InputError where the models do not fit together.
+    """
+
+    def __init__(self, first, others):
+        for other in others:
+            a, b = first.model, other.model
+            if tuple(a.type_map) != tuple(b.type_map):
+                raise InputError(
+                    f"{b.source.path}: its types are {' '.join(b.type_map)}, those of {a.source.path} "
+                    f"{' '.join(a.type_map)}; the models of a committee must agree"
+                )
+            if b.cutoff > a.cutoff:
+                raise InputError(
+                    f"{b.source.path}: its cutoff, {b.cutoff:g} Å, is larger than that of {a.source.path} "
+                    f"({a.cutoff:g} Å); name the model of the largest cutoff first"
+                )
+        self.first, self.others = first, others
+
+    def evaluate(self, simulation):
+        """Forces (models, n, 3) eV/Å and virials (models, 3, 3) eV of all models at the present positions."""
+        domain = simulation.domain
+        forces, virials = [], []
+        for potential in (self.first, *self.others):
+            buffer = np.zeros_like(domain.forces)
+            result = potential.operators.evaluate(
+                domain.positions, domain.types, domain.neighbors, buffer, **simulation.parameters
+            )
+            forces.append(domain.fold(buffer).copy())
+            virials.append(result.virials[0])
+        return np.array(forces), np.array(virials)
+
+
+class ModelDeviation(Hook):
+    """Writes the deviation of a committee every so many steps.
+
+    every : steps; path : file; committee : :class:`Committee`; atomic : also every atom's, in id
+    order; relative, relative_v : levels, or None; energy_factor, length_factor : units of the file per
+    eV and Å; position : bytes to keep of the file (None: start anew); append : keep all.
+    """
+
+    def __init__(
+        self, every, path, committee, atomic=False, relative=None, relative_v=None, energy_factor=1.0, position=None,
+        append=False,
+    ):  # fmt: skip
+        self.every, self.path, self.committee = every, Path(path), committee
+        self.atomic, self.relative, self.relative_v, self.factor = atomic, relative, relative_v, energy_factor
+        there = append and self.path.exists() and self.path.stat().st_size > 0
+        self.file = open(path, "a" if append else "w" if position is None else "r+", encoding="utf-8")  # noqa: SIM115
+        if position is not None:
+            self.file.truncate(position)
+            self.file.seek(position)
+        elif not there:
+            names = [*NAMES, "atm_devi_f(N)"] if atomic else NAMES
+            self.file.write("#" + "step".rjust(11) + "".join(name.rjust(19) for name in names) + "\n")
+        self.last = None
+
+    def due(self, step, first=False):
+        return step % self.every == 0
+
+    def __call__(self, simulation):
+        system = simulation.system
+        forces, virials = self.committee.evaluate(simulation)
+        forces, virials = forces * self.factor, virials * self.factor
+        f = force_deviation(forces, self.relative)
+        v = virial_deviation(virials, system.n_atoms, self.relative_v)
+        self.last = (v.max(), v.min(), np.sqrt((v * v).sum() / 9), f.max(), f.min(), f.mean())
+        values = [*self.last, *(f[np.argsort(system.ids)] if self.atomic else ())]
+        self.file.write(f"{system.step:12d} " + " ".join(f"{value:18.6e}" for value in values) + "\n")
+        self.file.flush()
+
+    def position(self):
+        """Bytes written so far."""
+        self.file.flush()
+        return self.file.tell()
+
+    def finish(self, simulation):
+        self.file.flush()
+
+    def close(self):
+        """Close the file."""
+        self.file.close()
