@@ -50,7 +50,7 @@ class Coupling:
         components = range(6 if kind == "tri" else 3)
         shear = {k: Ramp(0.0) for k in components if k > 2}
         return cls(
-            {k: target for k in components if k < 3} | shear, {k: time for k in components},
+            {k: target for k in components if k < 3} | shear, dict.fromkeys(components, time),
             ((0, 1, 2),) if kind == "iso" else (), scale_tilts=kind != "tri",
         )  # fmt: skip
 

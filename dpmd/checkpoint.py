@@ -21,7 +21,19 @@ from .simulation import Hook
 from .system import System
 
 FORMAT_VERSION = 1
-_arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
+_arrays = (
+    "ids",
+    "types",
+    "masses",
+    "positions",
+    "velocities",
+    "images",
+    "forces",
+    "cell",
+    "origin",
+    "periodic",
+    "virial",
+)
 
 
 def write(path, system, ensemble, timestep, positions, model_id):
@@ -65,7 +77,7 @@ def read(path):
             version = int(file.attrs["dpmd_checkpoint"])
             if version > FORMAT_VERSION:
                 raise InputError(f"{path}: written by a newer dpmd ({file.attrs['dpmd_version']}); update dpmd")
-            arrays = {name: file[name][()] for name in _arrays}
+            arrays = {name: file[name][()] for name in _arrays if name in file}
             system = System(
                 type_names=tuple(json.loads(file.attrs["type_names"])),
                 step=int(file.attrs["step"]),

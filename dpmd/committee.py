@@ -74,31 +74,47 @@ class ModelDeviation(Hook):
     """Writes the deviation of a committee every so many steps.
 
     every : steps; path : file; committee : :class:`Committee`; atomic : also every atom's, in id
-    order; relative, relative_v : levels, or None; energy_factor, length_factor : units of the file per
-    eV and Å; position : bytes to keep of the file (None: start anew); append : keep all.
+    order; relative, relative_v : levels, or None; energy_factor : energy unit of the file per
+    eV; position : bytes to keep of the file (None: start anew); up_to : keep the file's rows up to this step.
     """
 
     def __init__(
         self, every, path, committee, atomic=False, relative=None, relative_v=None, energy_factor=1.0, position=None,
-        append=False,
+        up_to=None,
     ):  # fmt: skip
         self.every, self.path, self.committee = every, Path(path), committee
         self.atomic, self.relative, self.relative_v, self.factor = atomic, relative, relative_v, energy_factor
-        there = append and self.path.exists() and self.path.stat().st_size > 0
-        self.file = open(path, "a" if append else "w" if position is None else "r+", encoding="utf-8")  # noqa: SIM115
+        self.last_step = None
+        if up_to is not None and self.path.exists():
+            position = self._end_of(up_to)
+        self.file = open(path, "w" if position is None else "r+", encoding="utf-8")  # noqa: SIM115
         if position is not None:
             self.file.truncate(position)
             self.file.seek(position)
-        elif not there:
+        if not position:
             names = [*NAMES, "atm_devi_f(N)"] if atomic else NAMES
             self.file.write("#" + "step".rjust(11) + "".join(name.rjust(19) for name in names) + "\n")
         self.last = None
 
+    def _end_of(self, step):
+        """Bytes of the file up to and with the row of ``step``."""
+        end = 0
+        with open(self.path, "rb") as file:
+            for line in file:
+                word = line.split()[:1]
+                if not line.endswith(b"\n") or (word and word[0].isdigit() and int(word[0]) > step):
+                    break
+                if word and word[0].isdigit():
+                    self.last_step = int(word[0])
+                end += len(line)
+        return end
+
     def due(self, step, first=False):
-        return step % self.every == 0
+        return step % self.every == 0 and step != self.last_step
 
     def __call__(self, simulation):
         system = simulation.system
+        self.last_step = system.step
         forces, virials = self.committee.evaluate(simulation)
         forces, virials = forces * self.factor, virials * self.factor
         f = force_deviation(forces, self.relative)

@@ -343,15 +343,55 @@ class StochasticVelocityRescaling(VelocityVerlet):
 
 def create(settings, timestep, steps, seed):
     """The ensemble that a validated ``[ensemble]`` section describes."""
+    from .barostats import BerendsenBarostat, Coupling, NoseHooverBarostat
+    from .fixes import BerendsenThermostat, LangevinForce, StochasticRescaling, Together
+
+    def ramp(values):
+        return Ramp(*values, steps=steps if len(values) == 2 else 0)
+
+    tau = settings.relaxation_time_ps
+    target = ramp(settings.temperature_K) if settings.type in ("nvt", "npt") else None
     if settings.type == "nve":
         return VelocityVerlet(timestep)
-    target = Ramp(*settings.temperature_K, steps=steps if len(settings.temperature_K) == 2 else 0)
-    tau = settings.relaxation_time_ps
-    if settings.thermostat == "nose-hoover":
-        return NoseHooverChain(timestep, target, tau, settings.chain_length)
-    if settings.thermostat == "langevin":
-        return Langevin(timestep, target, tau, seed)
-    return StochasticVelocityRescaling(timestep, target, tau, seed)
+    if settings.type == "nvt":
+        if settings.thermostat == "nose-hoover":
+            return NoseHooverChain(timestep, target, tau, settings.chain_length)
+        if settings.thermostat == "langevin":
+            return Langevin(timestep, target, tau, seed)
+        if settings.thermostat == "csvr":
+            return StochasticVelocityRescaling(timestep, target, tau, seed)
+    parts = {}
+    if settings.type in ("npt", "nph"):
+        coupling = Coupling.of_kind(
+            settings.coupling, ramp(settings.pressure_bar), settings.pressure_relaxation_time_ps
+        )
+        if settings.barostat == "mtk":
+            chain = target is not None and settings.thermostat == "nose-hoover"
+            barostat = NoseHooverBarostat(
+                timestep, coupling, target if chain else None, tau, settings.chain_length, settings.chain_length
+            )
+            if chain or target is None:
+                return barostat
+            parts["barostat"] = barostat
+        else:
+            chain = settings.thermostat == "nose-hoover" and target is not None
+            integrator = (
+                NoseHooverChain(timestep, target, tau, settings.chain_length) if chain else VelocityVerlet(timestep)
+            )
+            parts |= {
+                "integrator": integrator,
+                "barostat": BerendsenBarostat(timestep, coupling, settings.bulk_modulus_bar),
+            }
+    else:
+        parts["integrator"] = VelocityVerlet(timestep)
+    if target is not None and settings.thermostat != "nose-hoover":
+        arguments = (timestep, target, tau)
+        parts["thermostat"] = {
+            "csvr": lambda: StochasticRescaling(*arguments, seed),
+            "langevin": lambda: LangevinForce(*arguments, seed),
+            "berendsen": lambda: BerendsenThermostat(*arguments),
+        }[settings.thermostat]()
+    return Together(timestep, parts)
 
 
 def draw_velocities(system, kelvin, seed, zero_drift=True):

@@ -9,14 +9,16 @@ import numpy as np
 
 from dpmd.models import ModelError
 
-from . import checkpoint, ensembles, preflight, structure
+from . import analysis, checkpoint, ensembles, preflight, structure
+from .committee import Committee, ModelDeviation
 from .errors import InputError
 from .log import Log, processor_name, versions
+from .minimize import BoxRelaxation, Minimizer
 from .potential import Potential
 from .safety import Safety
 from .simulation import Simulation
 from .thermo import Progress, Thermo
-from .trajectory import Trajectory, format_of
+from .trajectory import Trajectory, format_of, lower_triangular
 
 
 class Job:
@@ -36,6 +38,7 @@ class Job:
         self.summary_path = Path(f"{name}.summary.json")
         self.failure_path = Path(f"{name}.failed.extxyz")
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
+        self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
         self.warnings = []
 
     # ------------------------------------------------------------------ before step 0
@@ -44,17 +47,22 @@ class Job:
         """Refuse to overwrite, and two outputs to one file, before anything is opened."""
         run = self.settings.run
         files = {}
-        for output in self.settings.output:
+        for output in (*self.settings.output, *self.settings.analysis):
             path = Path(output.file)
-            format_of(path, output.format)
+            written = getattr(output, "atom_energies", False) or getattr(output, "atom_virials", False)
+            if hasattr(output, "format") and format_of(path, output.format) == "traj" and written:
+                raise InputError(f"{output.where()}: .traj files hold no atom_energies and atom_virials; use .extxyz")
             if path in files:
-                raise InputError(f"{output.where('file')}: {path} is written by two [[output]] sections")
+                raise InputError(
+                    f"{output.where('file')}: {path} is written by two [[output]] or [[analysis]] sections"
+                )
             files[path] = output
             if not path.parent.is_dir():
                 raise InputError(f"{output.where('file')}: the folder {path.parent} does not exist; create it first")
         if getattr(run, "continue") or run.overwrite or run.check:
             return
-        there = [str(p) for p in (self.thermo_path, self.checkpoint_path, *files) if p.exists()]
+        deviation = [self.deviation_path] if self.settings.model.committee else []
+        there = [str(p) for p in (self.thermo_path, self.checkpoint_path, *deviation, *files) if p.exists()]
         if there:
             raise InputError(
                 f"{', '.join(there)} would be overwritten. Go on with that run: --continue. Start anew and replace "
@@ -84,6 +92,14 @@ class Job:
                     f"{model.where(key)}: {path} takes {wanted} numbers as {key}, {len(given or [])} given"
                     + (f"; set {key} = [...] in [model]" if wanted else f"; remove {key}")
                 )
+        try:
+            others = [
+                Potential(self.base / f, run.device, run.precision, run.threads, not run.no_tabulate, run.skin)
+                for f in model.committee or ()
+            ]
+            self.committee = Committee(potential, others)
+        except (ModelError, OSError, InputError) as error:
+            raise InputError(f"{model.where('committee')}: {error}") from error
         self.parameters = {"frame_parameters": model.fparam, "atomic_parameters": model.aparam}
         self.warnings += source.warnings
         return potential
@@ -96,6 +112,8 @@ class Job:
         if not getattr(s.run, "continue"):
             atoms = structure.read(s.structure, self.base)
             system, self.velocity_origin = structure.make_system(atoms, potential, s.structure, s.ensemble, s.run.seed)
+            if ensemble.changes_cell or s.minimize.pressure_bar is not None:
+                self._make_lower_triangular(system)
             return system, ensemble, {}
         system, info = checkpoint.read(self.checkpoint_path)
         if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
@@ -119,6 +137,14 @@ class Job:
             self.warnings.append(f"the ensemble changes from {info['ensemble']!r}: its state starts anew")
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
         return system, ensemble, info["outputs"]
+
+    def _make_lower_triangular(self, system):
+        """Rotate a cell that may change to the form that barostats need."""
+        cell, rotation = lower_triangular(system.cell)
+        if not np.array_equal(rotation, np.eye(3)):
+            system.cell, system.positions = cell, system.positions @ rotation
+            system.velocities = system.velocities @ rotation
+            self.warnings.append("the structure was rotated so that a lies along x and b in the xy plane")
 
     # ------------------------------------------------------------------ the log
 
@@ -147,7 +173,9 @@ class Job:
         )
         log(f"  velocities  {self.velocity_origin}")
         log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
-        if s.ensemble.type == "nvt":
+        if s.ensemble.type in ("npt", "nph"):
+            log(f"  pressure    {' -> '.join(f'{p:g}' for p in s.ensemble.pressure_bar)} bar, {s.ensemble.coupling}")
+        if s.ensemble.type in ("nvt", "npt"):
             log(f"  temperature {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
         log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {domain.n_ghosts} ghost atoms")
         rows, warnings = preflight.type_table(system)
@@ -204,7 +232,7 @@ class Job:
             s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
         )
         still = not np.any(system.velocities)
-        if still and s.ensemble.type == "nvt" and s.ensemble.thermostat != "langevin":
+        if still and s.ensemble.type in ("nvt", "npt") and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
@@ -237,6 +265,15 @@ class Job:
             if position is not None and not Path(section.file).exists():
                 raise InputError(f"{section.where('file')}: {section.file} is gone, so it cannot be continued")
             named[section.file] = Trajectory(section, section.file, position)
+        for section in s.analysis:
+            position = outputs.get(section.file) if going_on else None
+            named[section.file] = analysis.create(section, section.file, position)
+        if self.committee.others:
+            model = s.model
+            named[str(self.deviation_path)] = ModelDeviation(
+                model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
+                model.relative_v_eV, position=outputs.get(str(self.deviation_path)) if going_on else None,
+            )  # fmt: skip
         saver = checkpoint.Checkpoint(s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named)
         stop = checkpoint.SoftStop(s.run.walltime_h * 3600 if s.run.walltime_h else None)
         hooks = [
@@ -248,6 +285,8 @@ class Job:
         ]
         simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
         self._warm_up(potential, domain)
+        if s.minimize.method != "none" and not going_on:
+            self._minimize(log, simulation)
         begin = time.perf_counter()
         simulation.run(remaining, restarted=going_on)
         elapsed = time.perf_counter() - begin
@@ -258,6 +297,30 @@ class Job:
                 f"The state is in {self.checkpoint_path}; go on with --continue."
             )
         return 128 + stop.signal if stop.signal else 0
+
+    def _minimize(self, log, simulation):
+        """Relax the structure before the dynamics; velocities and step stay as they are."""
+        s, system = self.settings.minimize, simulation.system
+        box = None
+        if s.pressure_bar is not None:
+            targets = {k: s.pressure_bar if k < 3 else 0.0 for k in range(6 if s.coupling == "tri" else 3)}
+            box = BoxRelaxation(targets, ((0, 1, 2),) if s.coupling == "iso" else (), 1e-3)
+        step = system.step
+        by_id = np.zeros((int(system.ids.max()) + 1, 3))
+        by_id[system.ids] = system.velocities
+        result = Minimizer(
+            simulation, s.method, s.energy_tolerance, s.force_tolerance_eV_A, s.max_iterations, 20 * s.max_iterations,
+            s.max_move_A, simulation.ensemble.timestep, "max", box,
+        ).run()  # fmt: skip
+        system.step, system.velocities = step, by_id[system.ids]
+        log(
+            f"Minimised by {s.method}: {result.iterations} iterations, {result.evaluations} evaluations, "
+            f"{result.reason}; energy {result.energies[0]:.6f} -> {result.energies[2]:.6f} eV, largest force component "
+            f"{result.largest_forces[1]:.2e} eV/Å"
+        )
+        if box is not None:
+            edges = np.linalg.norm(system.cell, axis=1)
+            log(f"  cell now {edges[0]:.5f} {edges[1]:.5f} {edges[2]:.5f} Å, {system.volume:.3f} Å^3")
 
     def _warm_up(self, potential, domain):
         """Compile (or load) the kernels, so that the loop is timed without that."""

@@ -456,7 +456,7 @@ def write_data_command(session, words):
     structure._options(words[1:], known, "write_data")
     session.require_box()
     path = words[0].replace("*", str(session.system.step))
-    title = f"LAMMPS data file via write_data, written by dpmd, timestep = {session.system.step}, units = {session.units.name}"
+    title = f"LAMMPS data file written by dpmd, timestep = {session.system.step}, units = {session.units.name}"
     if any(m is not None for m in session.masses):
         session.update_masses()
     try:
@@ -528,8 +528,14 @@ _NOTE = "accepted; means nothing here"
 COMMANDS = [
     Command("units", "metal|real", "unit style and the constants that go with it", units),
     Command("dimension", "3", "three dimensions", dimension),
-    Command("boundary", "X Y Z", "p periodic, f fixed, s shrink-wrapped, m the same with a minimum", structure.boundary),
-    Command("atom_style", "STYLE ...", "atomic, charge, bond, angle, molecular, full: columns of data files", structure.atom_style),
+    Command(
+        "boundary", "X Y Z",
+        "p periodic, f fixed, s shrink-wrapped, m the same with a minimum", structure.boundary,
+    ),
+    Command(
+        "atom_style", "STYLE ...",
+        "atomic, charge, bond, angle, molecular, full: columns of data files", structure.atom_style,
+    ),
     Command("atom_modify", "KEYWORD ...", _NOTE, atom_modify),
     Command("box", "tilt large|small", "any tilt is allowed here", box),
     Command("read_data", "FILE [nocoeff]", "structure from a data file", structure.read_data_command),
@@ -539,10 +545,16 @@ COMMANDS = [
     Command("create_box", "N REGION [...]", "an empty box with N atom types", structure.create_box),
     Command("create_atoms", "TYPE STYLE ...", "box, region, single, random", structure.create_atoms),
     Command("replicate", "NX NY NZ [bbox]", "copies of the box", structure.replicate),
-    Command("change_box", "GROUP ...", "x, y, z, xy, xz, yz, triclinic, ortho, boundary, remap, set, units", structure.change_box),
+    Command(
+        "change_box", "GROUP ...",
+        "x, y, z, xy, xz, yz, triclinic, ortho, boundary, remap, set, units", structure.change_box,
+    ),
     Command("displace_atoms", "GROUP STYLE ...", "move, ramp, random, rotate", structure.displace_atoms),
     Command("mass", "TYPE VALUE", "mass of one or several types", structure.mass),
-    Command("pair_style", "deepmd MODEL... [KEYWORDS]", "the model, or several for their deviation: " + ", ".join(PAIR_KEYWORDS), pair_style),
+    Command(
+        "pair_style", "deepmd MODEL... [KEYWORDS]",
+        "the model, or several for their deviation: " + ", ".join(PAIR_KEYWORDS), pair_style,
+    ),
     Command("pair_coeff", "[* * ELEMENTS...]", "which model type each atom type is; NULL: ignored", pair_coeff),
     Command("bond_style", "zero|none ...", "no bonded interactions", zero_style),
     Command("angle_style", "zero|none ...", "no bonded interactions", zero_style),
@@ -568,7 +580,10 @@ COMMANDS = [
     Command("thermo", "N", "steps between lines of output", thermo),
     Command("thermo_style", "one|multi|custom ...", "columns: " + ", ".join(KEYWORDS), thermo_style),
     Command("thermo_modify", "KEYWORD VALUE ...", "format, temp, press, norm, lost, line, flush", thermo_modify),
-    Command("dump", "ID GROUP STYLE N FILE ...", "a trajectory; columns of custom: " + ", ".join(COLUMNS), dump, (2, DUMPS)),
+    Command(
+        "dump", "ID GROUP STYLE N FILE ...",
+        "a trajectory; columns of custom: " + ", ".join(COLUMNS), dump, (2, DUMPS),
+    ),
     Command("dump_modify", "ID KEYWORD ...", "sort, append, format, element, every, unwrap, ...", dump_modify),
     Command("undump", "ID", "ends a dump", undump),
     Command("write_dump", "GROUP STYLE FILE ...", "one frame", write_dump, (1, DUMPS)),
@@ -577,11 +592,20 @@ COMMANDS = [
     Command("write_data", "FILE [nocoeff] ...", "a data file now", write_data_command),
     Command("min_style", "STYLE ...", ", ".join(MIN_STYLES), min_style, (0, MIN_STYLES)),
     Command("min_modify", "KEYWORD VALUE ...", "dmax, line, norm, and parameters of fire", min_modify),
-    Command("minimize", "ETOL FTOL MAXITER MAXEVAL", "minimises the energy (with fix box/relax the enthalpy)", minimize),
+    Command(
+        "minimize", "ETOL FTOL MAXITER MAXEVAL",
+        "minimises the energy (with fix box/relax the enthalpy)", minimize,
+    ),
     Command("run", "N [upto] [start N] [stop N] [pre no] [post no] [every M COMMANDS]", "runs N steps", run),
-    Command("rerun", "FILE... KEYWORD ...", "evaluates the frames of a dump: first, last, every, skip, start, stop, dump", rerun),
+    Command(
+        "rerun", "FILE... KEYWORD ...",
+        "evaluates the frames of a dump: first, last, every, skip, start, stop, dump", rerun,
+    ),
     Command("timer", "KEYWORD ...", "timeout HH:MM:SS ends runs in order", timer),
-    Command("variable", "NAME STYLE ...", ", ".join(Variables.STYLES) + "; functions: " + ", ".join(FUNCTIONS), variable),
+    Command(
+        "variable", "NAME STYLE ...",
+        ", ".join(Variables.STYLES) + "; functions: " + ", ".join(FUNCTIONS), variable,
+    ),
     Command("if", 'CONDITION then "COMMAND" ... [elif ...] [else ...]', "commands under a condition", None),
     Command("include", "FILE", "commands of another file", None),
     Command("label", "NAME", "a place to jump to", None),

@@ -87,7 +87,7 @@ def _read_header(data, header, path):
     for number, text in header:
         where, words = f"{path}:{number}", text.split()
         if re.search(r"\b[xyz]lo [xyz]hi$", text):
-            bounds["xyz".index(words[2][0])] = _numbers(words, 2, float, where, "two numbers before xlo xhi")
+            bounds["xyz".index(words[-1][0])] = _numbers(words, 2, float, where, "two numbers before xlo xhi")
         elif text.endswith("xy xz yz"):
             tilts, data.triclinic = _numbers(words, 3, float, where, "three numbers before xy xz yz"), True
         elif words[-1] in ("avec", "bvec", "cvec"):

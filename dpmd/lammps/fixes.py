@@ -360,7 +360,7 @@ def _deform_rule(kind, values, k, per_ps, session):
 
 
 def box_relax(session, group, words):
-    table = {k: "P" for k in ("iso", "aniso", "tri", "x", "y", "z", "xy", "xz", "yz")}
+    table = dict.fromkeys(("iso", "aniso", "tri", "x", "y", "z", "xy", "xz", "yz"), "P")
     table |= {
         "couple": "none|xyz|xy|yz|xz",
         "vmax": "FRACTION",
@@ -373,7 +373,7 @@ def box_relax(session, group, words):
     for name, given in keywords(words, table, "box/relax"):
         if name in ("iso", "aniso", "tri"):
             p = _number(given[0], f"fix box/relax {name}")
-            targets |= {k: p for k in range(3)} | ({k: 0.0 for k in range(3, 6)} if name == "tri" else {})
+            targets |= dict.fromkeys(range(3), p) | (dict.fromkeys(range(3, 6), 0.0) if name == "tri" else {})
             together = _COUPLED["xyz"] if name == "iso" else together
         elif name == "couple":
             if given[0] not in _COUPLED:
@@ -462,7 +462,8 @@ class AverageTime(OutputFix):
     """``fix ave/time``: means over Nrepeat values, Nevery steps apart, up to each multiple of Nfreq."""
 
     _keywords = {
-        "mode": "scalar|vector", "file": "NAME", "append": "NAME", "ave": "one|running|window", "start": "N", "off": "I",
+        "mode": "scalar|vector", "file": "NAME", "append": "NAME", "ave": "one|running|window", "start": "N",
+        "off": "I",
         "overwrite": "", "format": "FORMAT", "title1": "TEXT", "title2": "TEXT", "title3": "TEXT",
     }  # fmt: skip
 
@@ -610,7 +611,9 @@ FIXES = {
     "addforce": ("FX FY FZ", "adds forces", addforce),
     "spring/self": ("K [xyz|...]", "ties atoms to their present positions", spring_self),
     "wall/reflect": ("FACE EDGE|POSITION ... [units box|lattice]", "reflecting walls", wall_reflect),
-    "deform": ("N x|y|z|xy|xz|yz final|delta|scale|vel|erate|trate VALUES ... [remap x|none]", "changes the box", deform),
+    "deform": (
+        "N x|y|z|xy|xz|yz final|delta|scale|vel|erate|trate VALUES ... [remap x|none]", "changes the box", deform,
+    ),
     "box/relax": ("iso|aniso|tri|x|y|z|... P [couple ...] [vmax F]", "relaxes the box in minimize", box_relax),
     "print": ('N "text" [file|append NAME] [screen yes|no] [title TEXT]', "prints a line", Print),
     "ave/time": ("NEVERY NREPEAT NFREQ VALUES... [mode ...] [file NAME] [ave ...]", "averages over time", AverageTime),

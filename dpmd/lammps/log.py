@@ -24,7 +24,7 @@ class ScriptLog:
         self.close()
         if path is not None:
             try:
-                self.file = open(path, "a" if append else "w", encoding="utf-8")
+                self.file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
                 raise ScriptError(f"log file {path} cannot be written: {error.strerror or error}") from error
 
@@ -90,7 +90,7 @@ class ThermoStyle:
                 self.style = "multi" if value == "multi" else "custom"
             elif name not in ("flush", "warn", "triclinic/general"):
                 raise ScriptError(
-                    f"thermo_modify {name!r} is not supported; known: flush, format, line, lost, norm, press, temp, warn"
+                    f"thermo_modify {name!r} is not supported; known: flush, format, line, lost, norm, press, temp"
                 )
 
     def _format(self, rest):
@@ -208,7 +208,8 @@ def loop_report(session, seconds, steps, threads):
     }  # fmt: skip
     for name, value in parts.items():
         log(
-            f"{name:7} | {value:<10.5g} | {value:<10.5g} | {value:<10.5g} |   0.0 |{100 * value / max(seconds, 1e-9):6.2f}"
+            f"{name:7} | {value:<10.5g} | {value:<10.5g} | {value:<10.5g} |   0.0 |"
+            f"{100 * value / max(seconds, 1e-9):6.2f}"
         )
     other = max(seconds - sum(parts.values()), 0.0)
     log(f"Other   |            | {other:<10.4g} |            |       |{100 * other / max(seconds, 1e-9):6.2f}")

@@ -78,7 +78,7 @@ def read_restart(session, path):
         setattr(session, name, np.array(state[name]))
     system.origin, system.constants = np.array(state["origin"]), session.units.constants
     system._set_inverse_masses()
-    session.system = system
+    session.system, session.append_deviation = system, True
     session.restored = {}
     for key, value in state.items():
         kind, *rest = key.split("|")

@@ -81,6 +81,7 @@ class Schedule:
         x = system.positions[:, axis]
         outside = system.ids[(x < low) | (x > high)]
         raise RunError(
-            f"step {system.step}: {len(outside)} atoms have left the box through a fixed face along {'xyz'[axis]} (first: "
-            f"id {outside[0]}). Use boundary s or m there, a larger box, or thermo_modify lost ignore (which keeps them)"
+            f"step {system.step}: {len(outside)} atoms have left the box through a fixed face along {'xyz'[axis]} "
+            f"(first: id {outside[0]}). Use boundary s or m there, a larger box, or thermo_modify lost ignore (which "
+            "keeps them)"
         )

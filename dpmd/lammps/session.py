@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmd.parallel.domain import face_distances
+
 from ..committee import Committee, ModelDeviation
-from ..ensembles import Fix, Group
+from ..ensembles import Fix
 from ..errors import InputError
 from ..fixes import Together
 from ..potential import Potential
@@ -423,8 +425,8 @@ class Session:
             return np.array([-1 if n == "NULL" else type_map.index(n) for n in names], np.int32)
         if self.n_types > len(type_map):
             raise ScriptError(
-                f"{self.n_types} atom types, but the model has {len(type_map)} ({' '.join(type_map)}); name each type's "
-                "element: pair_coeff * * " + " ".join([*type_map, *["..."] * (self.n_types - len(type_map))])
+                f"{self.n_types} atom types, but the model has {len(type_map)} ({' '.join(type_map)}); name each "
+                "type's element: pair_coeff * * " + " ".join([*type_map, *["..."] * (self.n_types - len(type_map))])
             )
         if len(type_map) > 20 and len(type_map) > self.n_types:
             guess = " ".join(self._guess_element(t) for t in range(self.n_types))
@@ -456,6 +458,7 @@ class Session:
         system._set_inverse_masses()
         self.committee = Committee(first, potentials[1:])
         self._check_parameters(first)
+        self._check_cell(first)
         self.schedule = Schedule(
             first.domain(), self.faces, self.first_low, self.first_length, self.every, self.delay, self.check,
             self.thermo.lost,
@@ -468,6 +471,19 @@ class Session:
             self.simulation.parameters = self.model_parameters()
         self.stale = False
         return self.simulation
+
+    def _check_cell(self, potential):
+        """Raises ScriptError for cells so thin that an atom would have millions of images in reach."""
+        system = self.system
+        lengths = np.diag(system.cell)
+        if not (np.isfinite(system.cell).all() and (lengths > 0).all()):
+            raise ScriptError(f"the box has no volume: edges {lengths}")
+        reach = potential.model.cutoff + self.skin
+        images = np.where(system.periodic, 2 * reach / face_distances(system.cell) + 1, 1.0).prod()
+        if images * len(system) > 1e8:
+            raise ScriptError(
+                f"the box, {lengths} Å, is so thin that each atom has {images:.3g} images within {reach:g} Å; check it"
+            )
 
     def _check_parameters(self, potential):
         fitting, pair = potential.model.fitting, self.pair
@@ -521,7 +537,7 @@ class Session:
                 self.deviation.close()
             self.deviation = ModelDeviation(
                 pair.out_every, pair.out_file, self.committee, pair.per_atom, pair.relative, pair.relative_v,
-                self.units.energy, append=self.append_deviation,
+                self.units.energy, up_to=self.system.step if self.append_deviation else None,
             )  # fmt: skip
             self.append_deviation = True
         return [self.deviation]

@@ -93,6 +93,9 @@ def _describe_box(session, low, cell, triclinic):
 def _check_faces(session):
     """Refuse tilted open directions that follow the atoms; wrap atoms into the box."""
     system = session.system
+    largest = float(np.abs(system.positions).max(initial=0.0))
+    if largest > 1e3 * float(np.diag(system.cell).max()) + 1e5:
+        raise ScriptError(f"atoms lie up to {largest:.3g} Å away from the box; are coordinates and box right?")
     follow = any(face in "sm" for pair in session.faces for face in pair)
     if follow and np.any(np.tril(system.cell, -1)):
         raise ScriptError("boundary s or m in a tilted box is not supported; use p or f")
@@ -144,6 +147,10 @@ def replicate(session, words):
     counts = [_positive(w, "replicate") for w in words[:3]]
     if words[3:] and words[3:] != ["bbox"]:
         raise ScriptError(f"replicate: {words[3]!r} is not supported")
+    if np.prod(np.array(counts, float)) * len(system) > 2e8:
+        raise ScriptError(
+            f"replicate: {np.prod(np.array(counts, float)) * len(system):.3g} atoms are more than fit here"
+        )
     session.low = np.zeros(3)
     order = np.argsort(system.ids)
     shifts = np.array(
@@ -156,9 +163,10 @@ def replicate(session, words):
     ids = system.ids[order]
     step = int(ids.max(initial=0))
     _install(
-        session, np.concatenate([ids + k * step for k in range(copies)]), np.tile(session.type_of[ids], copies), positions,
-        low, system.cell * np.array(counts)[:, None], session.triclinic, np.tile(system.velocities[order], (copies, 1)),
-        None, np.tile(session.charge_of[ids], copies), np.tile(session.molecule_of[ids], copies),
+        session, np.concatenate([ids + k * step for k in range(copies)]), np.tile(session.type_of[ids], copies),
+        positions, low, system.cell * np.array(counts)[:, None], session.triclinic,
+        np.tile(system.velocities[order], (copies, 1)), None,
+        np.tile(session.charge_of[ids], copies), np.tile(session.molecule_of[ids], copies),
     )  # fmt: skip
     _describe_box(session, low, session.system.cell, session.triclinic)
     session.log(f"  {n * copies} atoms")
@@ -407,6 +415,8 @@ def create_atoms(session, words):
     if new_type > session.n_types:
         raise ScriptError(f"create_atoms: type {new_type} is above the number of types, {session.n_types}")
     style, rest = words[1], words[2:]
+    if style == "random" and rest and rest[0].isdigit() and int(rest[0]) > 10_000_000:
+        raise ScriptError("create_atoms random: more than 1e7 atoms")
     low, cell, inverse = session.bounds()[0], system.cell, np.linalg.inv(system.cell)
     counts = {"box": 0, "region": 1, "single": 3, "random": 3}
     if style not in counts or len(rest) < counts[style]:
@@ -476,8 +486,8 @@ def _lattice_points(session, low, cell, new_type, types_of_basis):
     corners = low + np.array([(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]) @ cell
     cells = corners @ np.linalg.inv(made.vectors)
     first, last = np.floor(cells.min(axis=0) - 1).astype(int), np.ceil(cells.max(axis=0) + 1).astype(int)
-    if np.prod((last - first).astype(float)) * len(made.basis) > 2e8:
-        raise ScriptError("create_atoms: more than 2e8 lattice points; check lattice and region units")
+    if np.prod((last - first).astype(float)) * len(made.basis) > 1e8:
+        raise ScriptError("create_atoms: more than 1e8 lattice points; check lattice and region units")
     grid = np.stack(np.meshgrid(*(np.arange(a, b + 1) for a, b in zip(first, last, strict=True)), indexing="ij"), -1)
     # as LAMMPS numbers them: z slowest, then y, x and the basis
     grid = grid.transpose(2, 1, 0, 3).reshape(-1, 3)
