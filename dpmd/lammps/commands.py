@@ -18,7 +18,7 @@ from . import structure
 from .computes import COMPUTES, KEYWORDS
 from .datafile import write_data
 from .dumps import COLUMNS, DUMPS
-from .fixes import FIXES, OutputFix
+from .fixes import FIXES
 from .language import FUNCTIONS, ScriptError, Variables
 from .minimization import MIN_STYLES, min_modify, min_style, minimize
 from .restart import read_restart, write_restart
@@ -73,7 +73,7 @@ def _whole(session, word, what, least=0):
     return int(value)
 
 
-def units(session, words):
+def _units(session, words):
     if session.system is not None:
         raise ScriptError("units must come before the box is made")
     if words[0] not in UNITS:
@@ -82,19 +82,19 @@ def units(session, words):
     session.timestep, session.skin = session.units.timestep, session.units.skin
 
 
-def dimension(session, words):
+def _dimension(session, words):
     if words[0] != "3":
         raise ScriptError("only dimension 3 is supported: Deep Potentials are trained in three dimensions")
 
 
-def neighbor(session, words):
+def _neighbor(session, words):
     skin = session.number(words[0], "neighbor: the skin")
     if not 0 <= skin <= 50:
         raise ScriptError(f"neighbor: a skin of {words[0]} is not sensible; 2.0 is usual")
     session.skin = skin
 
 
-def neigh_modify(session, words):
+def _neigh_modify(session, words):
     rest = list(words)
     while rest:
         name, rest = rest[0], rest[1:]
@@ -109,7 +109,7 @@ def neigh_modify(session, words):
         rest = rest[1:]
 
 
-def timestep(session, words):
+def _timestep(session, words):
     value = session.number(words[0], "timestep")
     if value <= 0:
         raise ScriptError(f"the time step must be above 0, not {words[0]}")
@@ -122,7 +122,7 @@ def timestep(session, words):
     session.timestep = value
 
 
-def reset_timestep(session, words):
+def _reset_timestep(session, words):
     system = session.require_box()
     at = session.time()
     system.step = _whole(session, words[0], "reset_timestep")
@@ -131,21 +131,17 @@ def reset_timestep(session, words):
         session.time_offset = (session.number(words[2], "reset_timestep time"), system.step)
 
 
-def box(session, words):
+def _box(session, words):
     if words[:1] != ["tilt"] or words[1] not in ("large", "small"):
         raise ScriptError("box takes: tilt large|small")
     session.tilt_large = words[1] == "large"
 
 
-def atom_modify(session, words):
-    return None
-
-
-def accepted(session, words):
+def _accepted(session, words):
     """Means nothing here."""
 
 
-def zero_style(session, words):
+def _zero_style(session, words):
     if words[0] not in ("zero", "none"):
         raise ScriptError(f"style {words[0]!r}: bonded interactions are not supported; only the styles zero and none")
 
@@ -164,7 +160,7 @@ _PAIR_REFUSED = {
 }
 
 
-def pair_style(session, words):
+def _pair_style(session, words):
     if words[0] != "deepmd":
         raise ScriptError(f"pair_style {words[0]!r} is not supported; dpmd computes with 'pair_style deepmd MODEL'")
     rest = words[1:]
@@ -211,7 +207,7 @@ def pair_style(session, words):
     session.changed()
 
 
-def pair_coeff(session, words):
+def _pair_coeff(session, words):
     if session.pair is None:
         raise ScriptError("pair_coeff comes after pair_style")
     session.require_box()
@@ -236,7 +232,7 @@ def _table_entry(table, style, what):
     return table[style]
 
 
-def fix(session, words):
+def _fix(session, words):
     name, group, style = words[:3]
     session.require_box()
     entry = _table_entry(FIXES, style, "fix")
@@ -254,7 +250,7 @@ def fix(session, words):
     session.fixes[name], session.fix_styles[name] = made, style
 
 
-def unfix(session, words):
+def _unfix(session, words):
     gone = session.fix(words[0])
     if hasattr(gone, "close"):
         gone.close()
@@ -262,7 +258,7 @@ def unfix(session, words):
     session.fix_styles.pop(words[0], None)
 
 
-def fix_modify(session, words):
+def _fix_modify(session, words):
     target, rest = session.fix(words[0]), words[1:]
     while rest:
         name, value, rest = rest[0], rest[1:2], rest[2:]
@@ -279,7 +275,7 @@ def fix_modify(session, words):
             raise ScriptError(f"fix_modify {name!r} is not supported; known: energy, press, temp, virial")
 
 
-def compute(session, words):
+def _compute(session, words):
     name, group, style = words[:3]
     session.require_box()
     entry = _table_entry(COMPUTES, style, "compute")
@@ -290,12 +286,12 @@ def compute(session, words):
     session.computes[name] = entry[2](session, session.group_or_all(group), words[3:])
 
 
-def uncompute(session, words):
+def _uncompute(session, words):
     session.compute(words[0])
     del session.computes[words[0]]
 
 
-def compute_modify(session, words):
+def _compute_modify(session, words):
     target, rest = session.compute(words[0]), words[1:]
     while rest:
         name, value, rest = rest[0], rest[1:2], rest[2:]
@@ -305,7 +301,7 @@ def compute_modify(session, words):
             raise ScriptError(f"compute_modify {name!r} is not supported; known: dynamic/dof, extra/dof")
 
 
-def dump(session, words):
+def _dump(session, words):
     name, group, style, every, path = words[:5]
     session.require_box()
     entry = _table_entry(DUMPS, style, "dump")
@@ -315,13 +311,13 @@ def dump(session, words):
     session.dumps[name] = entry[2](session, session.group_or_all(group), n, path, words[5:])
 
 
-def undump(session, words):
+def _undump(session, words):
     if words[0] not in session.dumps:
         raise ScriptError(f"dump {words[0]!r} is not defined")
     session.dumps.pop(words[0]).close()
 
 
-def dump_modify(session, words):
+def _dump_modify(session, words):
     if words[0] not in session.dumps:
         raise ScriptError(f"dump {words[0]!r} is not defined")
     rest = words[1:]
@@ -330,7 +326,7 @@ def dump_modify(session, words):
         rest = rest[1 + taken :]
 
 
-def write_dump(session, words):
+def _write_dump(session, words):
     session.require_box()
     group, style, path, rest = words[0], words[1], words[2], words[3:]
     entry = _table_entry(DUMPS, style, "dump")
@@ -347,11 +343,11 @@ def write_dump(session, words):
 # --------------------------------------------------------------------- thermo
 
 
-def thermo(session, words):
+def _thermo(session, words):
     session.thermo.every = _whole(session, words[0], "thermo")
 
 
-def thermo_style(session, words):
+def _thermo_style(session, words):
     from .log import MULTI, ONE
 
     style, rest = words[0], [n for w in words[1:] for n in session.expand_star(w)]
@@ -365,14 +361,14 @@ def thermo_style(session, words):
     session.thermo.line_format, session.thermo.formats = None, {}
 
 
-def thermo_modify(session, words):
+def _thermo_modify(session, words):
     session.thermo.modify(words)
 
 
 # --------------------------------------------------------------------- running
 
 
-def run(session, words):
+def _run(session, words):
     steps, rest = _whole(session, words[0], "run"), words[1:]
     begin = end = every = None
     commands = []
@@ -407,13 +403,13 @@ def run(session, words):
                 session.execute(command)
 
 
-def rerun(session, words):
-    from .rerun import rerun as go
+def _rerun(session, words):
+    from .rerun import rerun
 
-    go(session, words)
+    rerun(session, words)
 
 
-def timer(session, words):
+def _timer(session, words):
     rest = list(words)
     while rest:
         name, rest = rest[0], rest[1:]
@@ -436,22 +432,22 @@ def timer(session, words):
             raise ScriptError(f"timer {name!r} is not supported; known: timeout, every, off, loop, normal, full")
 
 
-def restart(session, words):
+def _restart(session, words):
     every = _whole(session, words[0], "restart")
     if every and not 2 <= len(words) <= 3:
         raise ScriptError("restart takes N FILE or N FILE1 FILE2, or 0")
     session.restart_rules = [(every, words[1:])] if every else []
 
 
-def write_restart_command(session, words):
+def _write_restart_command(session, words):
     write_restart(session, words[0])
 
 
-def read_restart_command(session, words):
+def _read_restart_command(session, words):
     read_restart(session, words[0])
 
 
-def write_data_command(session, words):
+def _write_data_command(session, words):
     known = {"nocoeff": 0, "nofix": 0, "nolabelmap": 0, "pair": 1, "types": 1, "triclinic/general": 0}
     structure._options(words[1:], known, "write_data")
     session.require_box()
@@ -469,7 +465,7 @@ def write_data_command(session, words):
 # --------------------------------------------------------------------- words and files
 
 
-def print_(session, words):
+def _print(session, words):
     text = session.variables.substitute(words[0], inside_quotes=True)
     rest, screen = words[1:], True
     while rest:
@@ -488,31 +484,27 @@ def print_(session, words):
         session.log(text)
 
 
-def variable(session, words):
+def _variable(session, words):
     session.variables.define(words[0], words[1], words[2:])
 
 
-def next_(session, words):
-    raise AssertionError("the interpreter executes next")
-
-
-def log(session, words):
+def _log(session, words):
     if words[1:] not in ([], ["append"]):
         raise ScriptError("log takes FILE [append] or none")
     session.log.open(None if words[0] == "none" else words[0], words[1:] == ["append"])
 
 
-def echo(session, words):
+def _echo(session, words):
     if words[0] not in ("none", "screen", "log", "both"):
         raise ScriptError("echo takes none, screen, log or both")
     session.log.echo_screen, session.log.echo_file = words[0] in ("screen", "both"), words[0] in ("log", "both")
 
 
-def clear(session, words):
+def _clear(session, words):
     session.reset()
 
 
-def shell(session, words):
+def _shell(session, words):
     if words[0] != "mkdir":
         raise ScriptError(f"shell {words[0]!r} is not supported (only mkdir): do it outside of the script")
     for path in words[1:]:
@@ -526,8 +518,8 @@ _NOTE = "accepted; means nothing here"
 
 #: in the order of a typical script
 COMMANDS = [
-    Command("units", "metal|real", "unit style and the constants that go with it", units),
-    Command("dimension", "3", "three dimensions", dimension),
+    Command("units", "metal|real", "unit style and the constants that go with it", _units),
+    Command("dimension", "3", "three dimensions", _dimension),
     Command(
         "boundary", "X Y Z",
         "p periodic, f fixed, s shrink-wrapped, m the same with a minimum", structure.boundary,
@@ -536,10 +528,10 @@ COMMANDS = [
         "atom_style", "STYLE ...",
         "atomic, charge, bond, angle, molecular, full: columns of data files", structure.atom_style,
     ),
-    Command("atom_modify", "KEYWORD ...", _NOTE, atom_modify),
-    Command("box", "tilt large|small", "any tilt is allowed here", box),
+    Command("atom_modify", "KEYWORD ...", _NOTE, _accepted),
+    Command("box", "tilt large|small", "any tilt is allowed here", _box),
     Command("read_data", "FILE [nocoeff]", "structure from a data file", structure.read_data_command),
-    Command("read_restart", "FILE [remap]", "state from a restart file that dpmd wrote", read_restart_command),
+    Command("read_restart", "FILE [remap]", "state from a restart file that dpmd wrote", _read_restart_command),
     Command("lattice", "STYLE [SCALE ...]", "sc, bcc, fcc, hcp, diamond, custom", structure.lattice),
     Command("region", "ID STYLE ...", "block, prism, sphere, cylinder, union, intersect", structure.region),
     Command("create_box", "N REGION [...]", "an empty box with N atom types", structure.create_box),
@@ -553,58 +545,58 @@ COMMANDS = [
     Command("mass", "TYPE VALUE", "mass of one or several types", structure.mass),
     Command(
         "pair_style", "deepmd MODEL... [KEYWORDS]",
-        "the model, or several for their deviation: " + ", ".join(PAIR_KEYWORDS), pair_style,
+        "the model, or several for their deviation: " + ", ".join(PAIR_KEYWORDS), _pair_style,
     ),
-    Command("pair_coeff", "[* * ELEMENTS...]", "which model type each atom type is; NULL: ignored", pair_coeff),
-    Command("bond_style", "zero|none ...", "no bonded interactions", zero_style),
-    Command("angle_style", "zero|none ...", "no bonded interactions", zero_style),
-    Command("dihedral_style", "zero|none ...", "no bonded interactions", zero_style),
-    Command("improper_style", "zero|none ...", "no bonded interactions", zero_style),
-    Command("bond_coeff", "...", _NOTE + " (styles zero)", accepted),
-    Command("angle_coeff", "...", _NOTE + " (styles zero)", accepted),
-    Command("dihedral_coeff", "...", _NOTE + " (styles zero)", accepted),
-    Command("improper_coeff", "...", _NOTE + " (styles zero)", accepted),
-    Command("special_bonds", "...", _NOTE, accepted),
-    Command("neighbor", "SKIN bin|nsq|multi", "by how much lists reach beyond the cutoff", neighbor),
-    Command("neigh_modify", "KEYWORD VALUE ...", "every, delay, check: when lists are rebuilt", neigh_modify),
+    Command("pair_coeff", "[* * ELEMENTS...]", "which model type each atom type is; NULL: ignored", _pair_coeff),
+    Command("bond_style", "zero|none ...", "no bonded interactions", _zero_style),
+    Command("angle_style", "zero|none ...", "no bonded interactions", _zero_style),
+    Command("dihedral_style", "zero|none ...", "no bonded interactions", _zero_style),
+    Command("improper_style", "zero|none ...", "no bonded interactions", _zero_style),
+    Command("bond_coeff", "...", _NOTE + " (styles zero)", _accepted),
+    Command("angle_coeff", "...", _NOTE + " (styles zero)", _accepted),
+    Command("dihedral_coeff", "...", _NOTE + " (styles zero)", _accepted),
+    Command("improper_coeff", "...", _NOTE + " (styles zero)", _accepted),
+    Command("special_bonds", "...", _NOTE, _accepted),
+    Command("neighbor", "SKIN bin|nsq|multi", "by how much lists reach beyond the cutoff", _neighbor),
+    Command("neigh_modify", "KEYWORD VALUE ...", "every, delay, check: when lists are rebuilt", _neigh_modify),
     Command("group", "ID STYLE ...", "type, id, molecule, region, subtract, union, intersect, ...", structure.group),
     Command("velocity", "GROUP STYLE ...", "create, set, scale, ramp, zero", structure.velocity),
-    Command("timestep", "DT", "time step", timestep),
-    Command("reset_timestep", "N [time T]", "number of the present step", reset_timestep),
-    Command("compute", "ID GROUP STYLE ...", "a quantity to be computed", compute, (2, COMPUTES)),
-    Command("compute_modify", "ID ...", "extra/dof, dynamic/dof", compute_modify),
-    Command("uncompute", "ID", "forgets a compute", uncompute),
-    Command("fix", "ID GROUP STYLE ...", "integrators, thermostats, barostats, forces, averages", fix, (2, FIXES)),
-    Command("fix_modify", "ID ...", "energy, temp, press, virial", fix_modify),
-    Command("unfix", "ID", "forgets a fix", unfix),
-    Command("thermo", "N", "steps between lines of output", thermo),
-    Command("thermo_style", "one|multi|custom ...", "columns: " + ", ".join(KEYWORDS), thermo_style),
-    Command("thermo_modify", "KEYWORD VALUE ...", "format, temp, press, norm, lost, line, flush", thermo_modify),
+    Command("timestep", "DT", "time step", _timestep),
+    Command("reset_timestep", "N [time T]", "number of the present step", _reset_timestep),
+    Command("compute", "ID GROUP STYLE ...", "a quantity to be computed", _compute, (2, COMPUTES)),
+    Command("compute_modify", "ID ...", "extra/dof, dynamic/dof", _compute_modify),
+    Command("uncompute", "ID", "forgets a compute", _uncompute),
+    Command("fix", "ID GROUP STYLE ...", "integrators, thermostats, barostats, forces, averages", _fix, (2, FIXES)),
+    Command("fix_modify", "ID ...", "energy, temp, press, virial", _fix_modify),
+    Command("unfix", "ID", "forgets a fix", _unfix),
+    Command("thermo", "N", "steps between lines of output", _thermo),
+    Command("thermo_style", "one|multi|custom ...", "columns: " + ", ".join(KEYWORDS), _thermo_style),
+    Command("thermo_modify", "KEYWORD VALUE ...", "format, temp, press, norm, lost, line, flush", _thermo_modify),
     Command(
         "dump", "ID GROUP STYLE N FILE ...",
-        "a trajectory; columns of custom: " + ", ".join(COLUMNS), dump, (2, DUMPS),
+        "a trajectory; columns of custom: " + ", ".join(COLUMNS), _dump, (2, DUMPS),
     ),
-    Command("dump_modify", "ID KEYWORD ...", "sort, append, format, element, every, unwrap, ...", dump_modify),
-    Command("undump", "ID", "ends a dump", undump),
-    Command("write_dump", "GROUP STYLE FILE ...", "one frame", write_dump, (1, DUMPS)),
-    Command("restart", "N [FILE] [FILE2]", "restart files every N steps", restart),
-    Command("write_restart", "FILE ...", "a restart file now", write_restart_command),
-    Command("write_data", "FILE [nocoeff] ...", "a data file now", write_data_command),
+    Command("dump_modify", "ID KEYWORD ...", "sort, append, format, element, every, unwrap, ...", _dump_modify),
+    Command("undump", "ID", "ends a dump", _undump),
+    Command("write_dump", "GROUP STYLE FILE ...", "one frame", _write_dump, (1, DUMPS)),
+    Command("restart", "N [FILE] [FILE2]", "restart files every N steps", _restart),
+    Command("write_restart", "FILE ...", "a restart file now", _write_restart_command),
+    Command("write_data", "FILE [nocoeff] ...", "a data file now", _write_data_command),
     Command("min_style", "STYLE ...", ", ".join(MIN_STYLES), min_style, (0, MIN_STYLES)),
     Command("min_modify", "KEYWORD VALUE ...", "dmax, line, norm, and parameters of fire", min_modify),
     Command(
         "minimize", "ETOL FTOL MAXITER MAXEVAL",
         "minimises the energy (with fix box/relax the enthalpy)", minimize,
     ),
-    Command("run", "N [upto] [start N] [stop N] [pre no] [post no] [every M COMMANDS]", "runs N steps", run),
+    Command("run", "N [upto] [start N] [stop N] [pre no] [post no] [every M COMMANDS]", "runs N steps", _run),
     Command(
         "rerun", "FILE... KEYWORD ...",
-        "evaluates the frames of a dump: first, last, every, skip, start, stop, dump", rerun,
+        "evaluates the frames of a dump: first, last, every, skip, start, stop, dump", _rerun,
     ),
-    Command("timer", "KEYWORD ...", "timeout HH:MM:SS ends runs in order", timer),
+    Command("timer", "KEYWORD ...", "timeout HH:MM:SS ends runs in order", _timer),
     Command(
         "variable", "NAME STYLE ...",
-        ", ".join(Variables.STYLES) + "; functions: " + ", ".join(FUNCTIONS), variable,
+        ", ".join(Variables.STYLES) + "; functions: " + ", ".join(FUNCTIONS), _variable,
     ),
     Command("if", 'CONDITION then "COMMAND" ... [elif ...] [else ...]', "commands under a condition", None),
     Command("include", "FILE", "commands of another file", None),
@@ -612,20 +604,20 @@ COMMANDS = [
     Command("jump", "FILE|SELF [LABEL]", "goes on at a label", None),
     Command("next", "VARIABLE ...", "next value; skips the following jump when there is none", None),
     Command("quit", "[STATUS]", "ends the script", None),
-    Command("print", '"TEXT" [file|append NAME] [screen yes|no]', "a line of output, variables replaced", print_),
-    Command("log", "FILE [append]", "log file; none for no log", log),
-    Command("echo", "none|screen|log|both", "where commands are repeated", echo),
-    Command("clear", "", "forgets all but variables", clear),
-    Command("shell", "mkdir DIRECTORY...", "makes directories", shell),
-    Command("plugin", "...", _NOTE + ": Deep Potentials are built in", accepted),
-    Command("newton", "...", _NOTE, accepted),
-    Command("package", "...", _NOTE, accepted),
-    Command("suffix", "...", _NOTE, accepted),
-    Command("processors", "...", _NOTE, accepted),
-    Command("comm_modify", "...", _NOTE, accepted),
-    Command("comm_style", "...", _NOTE, accepted),
-    Command("run_style", "verlet", "velocity Verlet", accepted),
-    Command("info", "...", _NOTE, accepted),
+    Command("print", '"TEXT" [file|append NAME] [screen yes|no]', "a line of output, variables replaced", _print),
+    Command("log", "FILE [append]", "log file; none for no log", _log),
+    Command("echo", "none|screen|log|both", "where commands are repeated", _echo),
+    Command("clear", "", "forgets all but variables", _clear),
+    Command("shell", "mkdir DIRECTORY...", "makes directories", _shell),
+    Command("plugin", "...", _NOTE + ": Deep Potentials are built in", _accepted),
+    Command("newton", "...", _NOTE, _accepted),
+    Command("package", "...", _NOTE, _accepted),
+    Command("suffix", "...", _NOTE, _accepted),
+    Command("processors", "...", _NOTE, _accepted),
+    Command("comm_modify", "...", _NOTE, _accepted),
+    Command("comm_style", "...", _NOTE, _accepted),
+    Command("run_style", "verlet", "velocity Verlet", _accepted),
+    Command("info", "...", _NOTE, _accepted),
 ]  # fmt: skip
 
 BY_NAME = {command.name: command for command in COMMANDS}
@@ -652,8 +644,3 @@ def help_text(name=None):
         near = difflib.get_close_matches(name, BY_NAME, 1)
         raise InputError(f"no LAMMPS command or style {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return "\n".join(lines)
-
-
-def output_fix(thing):
-    """Whether a fix only looks."""
-    return isinstance(thing, OutputFix)

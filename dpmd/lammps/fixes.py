@@ -75,6 +75,7 @@ def _time(session, word, what):
 
 
 def nve(session, group, words):
+    """Factory of fix nve."""
     if words:
         raise ScriptError(f"fix nve takes no arguments, found {words[0]!r}")
     return VelocityVerlet(session.timestep_ps, group)
@@ -165,6 +166,7 @@ def _targets(session, words, style, extra):
 
 
 def langevin(session, group, words):
+    """Factory of fix langevin."""
     target, time, rest = _targets(session, words, "langevin", 1)
     seed, zero = _whole(rest[0], "fix langevin: seed", 1), False
     options = dict(keywords(rest[1:], {"zero": "yes|no", "tally": "yes|no", "gjf": "no"}, "langevin"))
@@ -175,6 +177,7 @@ def langevin(session, group, words):
 
 
 def csvr(session, group, words):
+    """Factory of fix temp/csvr."""
     target, time, rest = _targets(session, words, "temp/csvr", 1)
     return fixes.StochasticRescaling(
         session.timestep_ps, target, time, _whole(rest[0], "fix temp/csvr: seed", 1), group
@@ -182,6 +185,7 @@ def csvr(session, group, words):
 
 
 def temp_berendsen(session, group, words):
+    """Factory of fix temp/berendsen."""
     target, time, rest = _targets(session, words, "temp/berendsen", 0)
     if rest:
         raise ScriptError(f"fix temp/berendsen: unexpected {rest[0]!r}")
@@ -189,6 +193,7 @@ def temp_berendsen(session, group, words):
 
 
 def press_berendsen(session, group, words):
+    """Factory of fix press/berendsen."""
     table = {k: v for k, v in NOSE_HOOVER_KEYWORDS.items() if k in ("iso", "aniso", "x", "y", "z", "couple", "dilate")}
     table["modulus"] = "B"
     targets, times, together, modulus = {}, {}, (), 10.0
@@ -212,6 +217,7 @@ def press_berendsen(session, group, words):
 
 
 def momentum(session, group, words):
+    """Factory of fix momentum."""
     if not words:
         raise ScriptError("fix momentum takes the number of steps")
     every = _whole(words[0], "fix momentum: N", 1)
@@ -227,6 +233,7 @@ def momentum(session, group, words):
 
 
 def recenter(session, group, words):
+    """Factory of fix recenter."""
     if len(words) < 3:
         raise ScriptError("fix recenter takes X Y Z")
     options = dict(keywords(words[3:], {"shift": "GROUP", "units": "box|lattice|fraction"}, "recenter"))
@@ -256,15 +263,18 @@ def _force_values(session, words, style):
 
 
 def setforce(session, group, words):
+    """Factory of fix setforce."""
     return fixes.SetForce(_force_values(session, words, "setforce"), group)
 
 
 def addforce(session, group, words):
+    """Factory of fix addforce."""
     values = _force_values(session, words, "addforce")
     return fixes.AddForce([0.0 if v is None else v for v in values], group)
 
 
 def spring_self(session, group, words):
+    """Factory of fix spring/self."""
     if not words:
         raise ScriptError("fix spring/self takes K [xyz|x|y|z|xy|xz|yz]")
     directions = words[1] if len(words) > 1 else "xyz"
@@ -278,6 +288,7 @@ def spring_self(session, group, words):
 
 
 def wall_reflect(session, group, words):
+    """Factory of fix wall/reflect."""
     walls, rest, units = [], words, "lattice"
     if "units" in words:
         at = words.index("units")
@@ -304,6 +315,7 @@ def wall_reflect(session, group, words):
 
 
 def deform(session, group, words):
+    """Factory of fix deform."""
     if not words:
         raise ScriptError("fix deform takes N and what to change")
     every, rest, rules, carry = _whole(words[0], "fix deform: N", 1), words[1:], {}, True
@@ -360,6 +372,7 @@ def _deform_rule(kind, values, k, per_ps, session):
 
 
 def box_relax(session, group, words):
+    """Factory of fix box/relax."""
     table = dict.fromkeys(("iso", "aniso", "tri", "x", "y", "z", "xy", "xz", "yz"), "P")
     table |= {
         "couple": "none|xyz|xy|yz|xz",

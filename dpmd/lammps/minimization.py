@@ -16,12 +16,14 @@ MIN_STYLES = {
 
 
 def min_style(session, words):
+    """Command ``min_style``."""
     if words[0] not in MIN_STYLES:
         raise ScriptError(f"min_style {words[0]!r} is not supported; known: {', '.join(MIN_STYLES)}")
     session.minimizer["style"] = words[0]
 
 
 def min_modify(session, words):
+    """Command ``min_modify``."""
     rest = list(words)
     while rest:
         name, value, rest = rest[0], rest[1:2], rest[2:]
@@ -41,6 +43,7 @@ def min_modify(session, words):
 
 
 def minimize(session, words):
+    """Command ``minimize``."""
     energy_tolerance, force_tolerance = (session.number(w, "minimize") for w in words[:2])
     iterations, evaluations = (int(session.number(w, "minimize")) for w in words[2:4])
     if min(energy_tolerance, force_tolerance) < 0 or min(iterations, evaluations) < 0:

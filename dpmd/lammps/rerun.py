@@ -52,6 +52,7 @@ def _frames(file, path):
 
 
 def rerun(session, words):
+    """Command ``rerun``."""
     system = session.require_box()
     keywords = {"first": 1, "last": 1, "every": 1, "skip": 1, "start": 1, "stop": 1, "pre": 1, "post": 1}
     at = next((k for k, w in enumerate(words) if w in (*keywords, "dump")), len(words))

@@ -47,7 +47,7 @@ def write_restart(session, path):
         session.update_masses()
     try:
         checkpoint.write(path, system, _State(session), session.timestep_ps, {}, " ".join(names))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ScriptError(f"restart file {path} cannot be written: {error}") from error
 
 

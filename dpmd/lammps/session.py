@@ -244,7 +244,9 @@ class Session:
             count = 1 + 2 * len(source.pairs)
         else:
             count = len(source.vector) if not callable(source.vector) else len(source.vector())
-        low, _, high = inside.rstrip("]").partition("*")
+        low, _, high = inside.removesuffix("]").partition("*")
+        if not all(w == "" or w.isdigit() for w in (low, high)):
+            raise ScriptError(f"{name!r}: the range is not like [*], [2*] or [1*3]")
         return [f"{base}[{k}]" for k in range(int(low or 1), int(high or count) + 1)]
 
     def _of_source(self, name, indices, source):

@@ -37,6 +37,13 @@ def _options(words, table, what):
 # --------------------------------------------------------------------- systems
 
 
+def _before_others(session, command):
+    """Refuse to change the number of atoms once something refers to them."""
+    later = [*session.fixes, *session.dumps, *(c for c in session.computes if not c.startswith("thermo_"))]
+    if later:
+        raise ScriptError(f"{command} must come before fixes, computes and dumps (here: {', '.join(later)})")
+
+
 def _install(
     session, ids, types, positions, low, cell, triclinic, velocities=None, images=None, charges=None, molecules=None
 ):
@@ -65,6 +72,7 @@ def _install(
 
 
 def read_data_command(session, words):
+    """Command ``read_data``."""
     path, options = words[0], _options(words[1:], {"nocoeff": 0, "add": 1, "group": 1, "fix": 3}, "read_data")
     if set(options) - {"nocoeff"}:
         raise ScriptError(f"read_data {next(iter(options))} is not supported; give one complete file")
@@ -112,6 +120,7 @@ def _check_faces(session):
 
 
 def boundary(session, words):
+    """Command ``boundary``."""
     if session.system is not None:
         raise ScriptError("boundary must come before the box is made; use change_box ... boundary later")
     session.faces = _faces(words)
@@ -127,6 +136,7 @@ def _faces(words):
 
 
 def create_box(session, words):
+    """Command ``create_box``."""
     session.n_types = _positive(words[0], "the number of atom types")
     region = session.regions.get(words[1])
     if region is None:
@@ -143,7 +153,9 @@ def create_box(session, words):
 
 
 def replicate(session, words):
+    """Command ``replicate``."""
     system = session.require_box()
+    _before_others(session, "replicate")
     counts = [_positive(w, "replicate") for w in words[:3]]
     if words[3:] and words[3:] != ["bbox"]:
         raise ScriptError(f"replicate: {words[3]!r} is not supported")
@@ -173,6 +185,7 @@ def replicate(session, words):
 
 
 def change_box(session, words):
+    """Command ``change_box``."""
     system = session.require_box()
     if words[0] != "all":
         session.group_or_all(words[0])
@@ -275,6 +288,7 @@ class Lattice:
 
 
 def lattice(session, words):
+    """Command ``lattice``."""
     style = words[0]
     if style == "none":
         session.lattice = None
@@ -338,6 +352,7 @@ class Region:
 
 
 def region(session, words):
+    """Command ``region``."""
     name, style, rest = words[0], words[1], words[2:]
     if style == "delete":
         session.regions.pop(name, None)
@@ -410,7 +425,9 @@ def _region_of(session, style, given, unit):
 
 
 def create_atoms(session, words):
+    """Command ``create_atoms``."""
     system = session.require_box()
+    _before_others(session, "create_atoms")
     new_type = _positive(words[0], "create_atoms: the type")
     if new_type > session.n_types:
         raise ScriptError(f"create_atoms: type {new_type} is above the number of types, {session.n_types}")
@@ -501,6 +518,7 @@ def _lattice_points(session, low, cell, new_type, types_of_basis):
 
 
 def displace_atoms(session, words):
+    """Command ``displace_atoms``."""
     system = session.require_box()
     mask = session.group_mask(words[0])
     style, rest = words[1], words[2:]
@@ -542,12 +560,14 @@ def displace_atoms(session, words):
 
 
 def atom_style(session, words):
+    """Command ``atom_style``."""
     if words[0] not in STYLES:
         raise ScriptError(f"atom_style {words[0]!r} is not supported; known: {', '.join(STYLES)}")
     session.atom_style = words[0]
 
 
 def mass(session, words):
+    """Command ``mass``."""
     session.require_box()
     value = session.number(words[1], "mass")
     if value <= 0:
@@ -562,6 +582,7 @@ def mass(session, words):
 
 
 def group(session, words):
+    """Command ``group``."""
     system, name, style, rest = session.require_box(), words[0], words[1], words[2:]
     if name == "all":
         raise ScriptError("the group all is all atoms; choose another name")
@@ -631,6 +652,7 @@ def _select(values, words, session):
 
 
 def velocity(session, words):
+    """Command ``velocity``."""
     system, style, rest = session.require_box(), words[1], words[2:]
     named = session.group_or_all(words[0])
     session.update_masses()

@@ -147,8 +147,10 @@ def test_fixes_computes_outputs(script, head):
         "thermo_style custom step temp pe ke etotal press vol enthalpy density c_m[4] c_p v_tr c_s[1] econserve\n"
         "dump 1 O atom 5 a.dump\ndump 2 all xyz 5 a.xyz\ndump_modify 2 element O H\n"
         "dump 3 all extxyz 5 a.extxyz\n"
-        "dump 4 all dcd 5 a.dcd\ndump 5 all xtc 5 a.xtc\ndump 6 all custom 5 c.dump.gz id element xs xu ix vx fx c_kea mass\n"
-        "dump_modify 6 element O H sort id\ndump_modify 4 unwrap yes\nrun 10\nunfix 2\nrun 5\nundump 1\nwrite_data out.data\n"
+        "dump 4 all dcd 5 a.dcd\ndump 5 all xtc 5 a.xtc\n"
+        "dump 6 all custom 5 c.dump.gz id element xs xu ix vx fx c_kea mass\n"
+        "dump_modify 6 element O H sort id\ndump_modify 4 unwrap yes\nrun 10\nunfix 2\nrun 5\nundump 1\n"
+        "write_data out.data\n"
         "print $(f_7[1][2])\n"
     )
     first, second = thermo(log, 0), thermo(log, 1)
@@ -185,7 +187,8 @@ def test_minimise(script, head):
 
 def test_box_relax(script):
     log = script(
-        "units metal\natom_style atomic\nlattice fcc 4.0\nregion b block 0 1 0 1 0 1\ncreate_box 2 b\ncreate_atoms 1 box\n"
+        "units metal\natom_style atomic\nlattice fcc 4.0\nregion b block 0 1 0 1 0 1\ncreate_box 2 b\n"
+        "create_atoms 1 box\n"
         "mass * 16\npair_style deepmd water_md0.pb\npair_coeff * * O H\nneighbor 1.0 bin\n"
         "displace_atoms all random 0.1 0.1 0.1 3 units box\nchange_box all triclinic\n"
         "thermo_style custom step pe press pxx pyy pzz pxy lx ly lz xy\nthermo 50\n"
@@ -200,7 +203,8 @@ def test_box_relax(script):
 def test_structure_commands(script):
     log = script(
         "units metal\natom_style atomic\nboundary p p s\nlattice bcc 3.0\nregion b block 0 3 0 3 0 2\n"
-        "create_box 2 b\nregion s sphere 1.5 1.5 1 0.9\ncreate_atoms 1 box basis 2 2\ncreate_atoms 1 single 0.25 0.25 0.25\n"
+        "create_box 2 b\nregion s sphere 1.5 1.5 1 0.9\ncreate_atoms 1 box basis 2 2\n"
+        "create_atoms 1 single 0.25 0.25 0.25\n"
         "replicate 2 1 1\nmass 1 16\nmass 2 2\ngroup in region s\ngroup some id <> 3 7\ngroup both intersect in some\n"
         'variable n equal count(in)\nprint "$n $(count(all)) $(mass(all)) $(xcm(some,x)) $(bound(all,zmax))"\n'
         "change_box all x scale 1.1 remap units box\nchange_box all z final -1 20 units box\n"
@@ -213,7 +217,8 @@ def test_structure_commands(script):
 
 def test_general_triclinic_and_dialects(script):
     Path("a.data").write_text(
-        "units = lj\n\n2 atoms  # two\n3 bonds\n 2 atom types\n3 0 0 avec\n0 0 -3 bvec\n0 3 0 cvec\n1 2 3 abc origin\n\n"
+        "units = lj\n\n2 atoms  # two\n3 bonds\n 2 atom types\n3 0 0 avec\n0 0 -3 bvec\n0 3 0 cvec\n"
+        "1 2 3 abc origin\n\n"
         "Masses\n\n1 16 # O\n2 2 # H\n\nPair Coeffs\n\n1 x\n\nAtoms # I like it\n\n2\t1 2 0.5 1.5  2.5 3 -1 0 0\n"
         "1 1 1 -0.5 1 2 3 0 0 0\n\nVelocities\n\n1 0 0 1\n2 0 1 0\n\nBonds\n\n1 1 1 2"
     )

@@ -4,6 +4,7 @@ import random
 import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,6 @@ from dpmd.lammps.interpreter import Interpreter, unsupported
 from dpmd.lammps.language import split_lines
 from dpmd.lammps.log import ScriptLog
 from dpmd.lammps.session import Session
-
-from types import SimpleNamespace  # isort: skip
 
 OPTIONS = SimpleNamespace(
     device="cpu", precision="double", threads=1, no_tabulate=False, max_displacement=1.0, check=False
@@ -104,10 +103,9 @@ write_data out.data
 write_restart out.restart
 """,
 ]
-VALUES = [
-    "", "0", "-1", "1e300", "nan", "inf", "abc", "3.5", "999999999", "*", "1*2", "$", "${", "$(", "$(1/0)", "${T}", "$(v_T",
-    '"', "'", "&", "#", "NULL", "all", "[", "c_m[9]", "v_q", "f_1", "yes", "%s", "1:0:0", "<", "==", "\\", "ö", "\t", "-", ".",
-]  # fmt: skip
+VALUES = """ 0 -1 1e300 nan inf abc 3.5 999999999 * 1*2 $ ${ $( $(1/0) ${T} $(v_T " ' & # NULL all [ c_m[9] v_q f_1 yes
+%s 1:0:0 < == \\ ö - .""".split()
+VALUES += ["", "\t"]
 
 
 def mutate(text, rng):
@@ -159,18 +157,19 @@ def _alarm(*_):
 def attempt(text):
     """Run a script's text; only the two kinds of errors that users see may come."""
     session = Session(OPTIONS, ScriptLog(None, None))
+    message = "none"
     try:
         lines = split_lines(text, "in.fuzz")
-        problems = unsupported(lines)
-        if not problems:
+        if not unsupported(lines):
             Interpreter(session).run(lines)
     except (InputError, RunError) as error:
-        assert str(error)
+        message = str(error)
     except Exception as error:
         if type(error).__name__ != "_Quit":
             raise
     finally:
         session.close_files()
+    assert message
 
 
 def fuzz(seed, count, make, check):
@@ -193,10 +192,12 @@ def fuzz(seed, count, make, check):
 
 def read(text):
     Path("fuzz.data").write_text(text, encoding="utf-8")
+    message = "fuzz.data"
     try:
         read_data("fuzz.data", random.choice(["atomic", "charge", "full"]))
     except InputError as error:
-        assert "fuzz.data" in str(error)
+        message = str(error)
+    assert "fuzz.data" in message
 
 
 def run_with(text):
