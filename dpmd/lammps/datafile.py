@@ -120,6 +120,8 @@ def _read_header(data, header, path):
         data.cell[1, 0], data.cell[2, 0], data.cell[2, 1] = tilts
     if not (np.diag(data.cell) > 0).all():
         raise ScriptError(f"{path}: the box has no volume: edges {np.diag(data.cell)}; check xlo xhi and its fellows")
+    if np.abs(data.cell).max() > 1e8 or np.diag(data.cell).min() < 1e-3:
+        raise ScriptError(f"{path}: box edges of {np.diag(data.cell)} Å are not sensible; check the header")
     return n_atoms
 
 

@@ -54,10 +54,10 @@ def _number(word, what, least=None):
     return value
 
 
-def _whole(word, what, least=0):
+def _whole(word, what, least=0, most=10**15):
     value = _number(word, what, least)
-    if value != int(value):
-        raise ScriptError(f"{what} must be a whole number, not {word!r}")
+    if value != int(value) or value > most:
+        raise ScriptError(f"{what} must be a whole number of {least} to {most}, not {word!r}")
     return int(value)
 
 
@@ -123,10 +123,10 @@ def nose_hoover(style):
             if min(start, stop) <= 0:
                 raise ScriptError(f"fix {style}: the target temperatures must be above 0")
             target = Ramp(start, stop)
-        chain = _whole(values.get("tchain", ["3"])[0], "tchain", 1)
-        pressure_chain = _whole(values.get("pchain", ["3"])[0], "pchain", 0)
+        chain = _whole(values.get("tchain", ["3"])[0], "tchain", 1, 100)
+        pressure_chain = _whole(values.get("pchain", ["3"])[0], "pchain", 0, 100)
         drag = _number(values.get("drag", ["0"])[0], "drag", 0.0)
-        cycles = _whole(values.get("tloop", ["1"])[0], "tloop", 1)
+        cycles = _whole(values.get("tloop", ["1"])[0], "tloop", 1, 100)
         if style == "nvt":
             return NoseHooverChain(session.timestep_ps, target, time, chain, drag, cycles, group)
         if "couple" in values:
@@ -148,7 +148,7 @@ def nose_hoover(style):
         fixed = values.get("fixedpoint")
         return NoseHooverBarostat(
             session.timestep_ps, Coupling(targets, times, together, hydrostatic, scale_tilts), target, time or 0.1,
-            chain, pressure_chain, drag, cycles, _whole(values.get("ploop", ["1"])[0], "ploop", 1),
+            chain, pressure_chain, drag, cycles, _whole(values.get("ploop", ["1"])[0], "ploop", 1, 100),
             _yes(values.get("mtk", ["yes"])[0], "mtk"),
             np.array([_number(w, "fixedpoint") for w in fixed]) if fixed else None,
             _whole(values.get("nreset", ["0"])[0], "nreset"), _yes(values.get("flip", ["yes"])[0], "flip"), group,

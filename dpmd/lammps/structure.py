@@ -295,6 +295,8 @@ def lattice(session, words):
         return
     if style not in (*_BASES, "custom"):
         raise ScriptError(f"lattice {style!r} is not supported; known: {', '.join(_BASES)}, custom, none")
+    if len(words) < 2:
+        raise ScriptError("lattice takes a style and the lattice constant")
     scale = session.number(words[1], "lattice")
     if scale <= 0:
         raise ScriptError("the lattice constant must be above 0")

@@ -103,9 +103,11 @@ write_data out.data
 write_restart out.restart
 """,
 ]
-VALUES = """ 0 -1 1e300 nan inf abc 3.5 999999999 * 1*2 $ ${ $( $(1/0) ${T} $(v_T " ' & # NULL all [ c_m[9] v_q f_1 yes
-%s 1:0:0 < == \\ ö - .""".split()
-VALUES += ["", "\t"]
+VALUES = [
+    "", "0", "-1", "1e300", "nan", "inf", "abc", "3.5", "999999999", "*", "1*2", "$", "${", "$(", "$(1/0)", "${T}",
+    "$(v_T", '"', "'", "&", "#", "NULL", "all", "[", "c_m[9]", "v_q", "f_1", "yes", "%s", "1:0:0", "<", "==", "\\", "ö",
+    "\t", "-", ".",
+]  # fmt: skip
 
 
 def mutate(text, rng):
