@@ -35,6 +35,20 @@ def switch(r, start, end, width):
     return np.where(outside, 0.0, value), np.where(outside, 0.0, slope)
 
 
+def radius_of_input(descriptor, centre, x):
+    """Distance (Å) at which a neighbour of centre type ``centre`` has the normalised input ``x``.
+
+    By bisection: the input falls with the distance.  0 or the cutoff where ``x`` is out of range.
+    """
+    low, high = 0.0, float(descriptor.switch_end)
+    for _ in range(60):
+        r = 0.5 * (low + high)
+        weight, _ = switch(r, descriptor.switch_start, descriptor.switch_end, descriptor.switch_width)
+        entry = (weight / (r + descriptor.protection) - descriptor.radial_mean[centre]) / descriptor.radial_std[centre]
+        low, high = (r, high) if entry > x else (low, r)
+    return 0.5 * (low + high)
+
+
 def evaluate_table(table, x):
     """Values and derivatives, each (n, M), of a table at ``x`` (n,); linear beyond its ends."""
     x = np.asarray(x, float)

@@ -57,7 +57,8 @@ def test_minimise_with_cell(water_run):
     code, text = water_run(
         structure={"velocities": "zero"}, run={"steps": 0}, ensemble={"temperature_K": None},
         minimize={
-            "method": "cg", "force_tolerance_eV_A": 1e-3, "max_iterations": 400, "pressure_bar": 1000.0, "coupling": "tri"
+            "method": "cg", "force_tolerance_eV_A": 1e-3, "max_iterations": 400, "pressure_bar": 1000.0,
+            "coupling": "tri",
         },
     )  # fmt: skip
     assert code == 0, text

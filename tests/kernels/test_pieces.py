@@ -52,14 +52,14 @@ def test_list_grows_when_it_overflows():
 )
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 def test_compiled_activations(name, kind):
-    x = np.concatenate([np.linspace(-30, 30, 4001), [0.0, 1e-8, -1e-12, 19.06, -7.9]]).astype(kind)
+    x = np.concatenate([np.linspace(-30, 30, 4091), [0.0, 1e-8, -1e-12, 19.06, -7.9]]).astype(kind)  # whole vectors
     z, slope = x.copy(), np.empty_like(x)
     code, parameters = activation_code(name)
     activate(code, np.array(parameters), z, slope)
     value, derivative, _ = activation(name)(x.astype(float))
-    eps = 16 * np.finfo(kind).eps
-    assert (np.abs(z - value) <= eps * np.maximum(1, np.abs(x))).all()
-    assert (np.abs(slope - derivative) <= 8 * eps).all()
+    eps = 8 * np.finfo(kind).eps
+    assert (np.abs(z - value) <= eps * np.maximum(1, np.abs(x))).all()  # silu multiplies tanh's error by x
+    assert (np.abs(slope - derivative) <= 10 * eps).all()
 
 
 def test_activation_derivatives_are_consistent():
