@@ -413,15 +413,18 @@ class OutputFix(Hook):
 
     integrates = False
     scalar, vector, array = None, None, None
+    #: the step that was looked at last: the first one of a run is the last one of the run before
+    last = None
 
     def due(self, step, first=False):
-        return step % self.every == 0
-
-    def position_in(self, session):
-        """Remember the session whose values are looked at."""
-        self.session = session
+        return step % self.every == 0 and step != self.last
 
     def __call__(self, simulation):
+        self.last = simulation.system.step
+        self.look()
+
+    def look(self):
+        """Take the values of the present step."""
         raise NotImplementedError
 
     def close(self):
@@ -458,7 +461,7 @@ class Print(OutputFix):
             if text != "none" and not append:
                 self.file.write(text + "\n")
 
-    def __call__(self, simulation):
+    def look(self):
         text = self.session.variables.substitute(self.text, inside_quotes=True)
         if self.screen:
             self.session.log(text)
@@ -522,6 +525,8 @@ class AverageTime(OutputFix):
         if self.file is not None:
             self._write_titles(titles)
         self.total, self.count, self.history = 0.0, 0, []
+        #: step of the next value
+        self.next = None
 
     def _write_titles(self, titles):
         lines = [f"# Time-averaged data for fix {self.session.current_id}"]
@@ -535,13 +540,19 @@ class AverageTime(OutputFix):
         self.file.write("\n".join(lines) + "\n")
 
     def due(self, step, first=False):
-        end = -(-step // self.frequency) * self.frequency
-        return (
-            step >= self.start_step and step % self.step_between == 0 and (end - step < self.repeat * self.step_between)
-        )
+        if self.next is None or step > self.next:
+            self.next = self._next_window(step)
+        return step == self.next
 
-    def __call__(self, simulation):
-        step = simulation.system.step
+    def _next_window(self, step):
+        """First step of the next window that can be filled from ``step`` on."""
+        begin, length = max(step, self.start_step), (self.repeat - 1) * self.step_between
+        end = -(-(begin + length) // self.frequency) * self.frequency
+        return end - length
+
+    def look(self):
+        step = self.last
+        self.next += self.step_between
         if self.vectors:
             columns = [self.session.column_of_rows(n) for n in self.names]
             if len({len(c) for c in columns}) != 1:
@@ -550,8 +561,9 @@ class AverageTime(OutputFix):
         else:
             values = np.array([self.session.number_of(n) for n in self.names])
         self.total, self.count = self.total + values, self.count + 1
-        if step % self.frequency:
+        if self.count < self.repeat:
             return
+        self.next = self._next_window(step + 1)
         mean = self.total / self.count
         self.total, self.count = 0.0, 0
         self.history.append(mean)
@@ -592,12 +604,9 @@ class Vector(OutputFix):
         if "nmax" in words:
             words = words[: words.index("nmax")]
         self.names = [n for w in words[1:] for n in session.expand_star(w)]
-        self.rows, self.last = [], None
+        self.rows = []
 
-    def __call__(self, simulation):
-        if simulation.system.step == self.last:
-            return
-        self.last = simulation.system.step
+    def look(self):
         self.rows.append([self.session.number_of(n) for n in self.names])
         self.array = np.array(self.rows)
         self.vector = self.array[:, 0]

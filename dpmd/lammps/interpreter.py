@@ -7,6 +7,9 @@ from pathlib import Path
 from .. import __version__
 from ..errors import InputError, RunError
 from .commands import BY_NAME, COMMANDS
+from .computes import KEYWORDS
+from .dumps import COLUMNS
+from .fixes import NOSE_HOOVER_KEYWORDS, keywords
 from .language import Line, ScriptError, condition, read_lines, split_words
 from .log import ScriptLog
 from .session import Session
@@ -63,6 +66,10 @@ def _problems_of(words):
         position, table = command.styles
         if not any("$" in w for w in rest[: position + 1]) and len(rest) > position and rest[position] not in table:
             return [f"{name} style {rest[position]!r} is not supported; known: {', '.join(table)}"]
+    try:
+        _check_words(name, rest)
+    except InputError as error:
+        return [str(error)]
     if name == "pair_style" and rest and "$" not in rest[0] and rest[0] != "deepmd":
         return [f"pair_style {rest[0]!r} is not supported; dpmd computes with 'pair_style deepmd MODEL'"]
     if name == "units" and literal and rest[0] not in ("metal", "real"):
@@ -78,6 +85,20 @@ def _problems_of(words):
         at = rest.index("every")
         return [p for w in rest[at + 2 :] if w != "NULL" for p in _problems_of(split_words(w) or ["label"])]
     return []
+
+
+def _check_words(name, words):
+    """Raises ScriptError for unknown keywords, as far as they stand in the script literally."""
+    if name == "fix" and words[2:3] and words[2] in ("nvt", "npt", "nph") and not any("$" in w for w in words):
+        keywords(words[3:], NOSE_HOOVER_KEYWORDS, words[2])
+    columns = {
+        "thermo_style": (KEYWORDS, words[1:] if words[:1] == ["custom"] else []),
+        "dump": (COLUMNS, words[5:] if words[2:3] == ["custom"] else []),
+    }
+    table, given = columns.get(name, ({}, []))
+    unknown = [w for w in given if w not in table and "$" not in w and w[:2] not in ("c_", "f_", "v_")]
+    if unknown:
+        raise ScriptError(f"{name}: {', '.join(unknown)} not supported; known: {', '.join(table)}")
 
 
 def _problems_of_if(words):

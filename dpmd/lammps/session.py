@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmd.parallel.domain import face_distances
-
 from ..committee import Committee, ModelDeviation
 from ..ensembles import Fix
 from ..errors import InputError
@@ -481,7 +479,8 @@ class Session:
         if not (np.isfinite(system.cell).all() and (lengths > 0).all()):
             raise ScriptError(f"the box has no volume: edges {lengths}")
         reach = potential.model.cutoff + self.skin
-        images = np.where(system.periodic, 2 * reach / face_distances(system.cell) + 1, 1.0).prod()
+        across = 1 / np.linalg.norm(np.linalg.inv(system.cell), axis=0)  # between opposite faces
+        images = np.where(system.periodic, 2 * reach / across + 1, 1.0).prod()
         if images * len(system) > 1e8:
             raise ScriptError(
                 f"the box, {lengths} Å, is so thin that each atom has {images:.3g} images within {reach:g} Å; check it"
