@@ -113,6 +113,11 @@ def _run_lammps(options):
     from .lammps.interpreter import run_script
     from .options import RUN_OPTIONS
 
+    if getattr(options, "continue"):
+        raise InputError(
+            f"{options.file}: a LAMMPS script goes on by its own read_restart, not by --continue; e.g. "
+            'if "${restart} > 0" then "read_restart FILE.*" else ..., with -var restart 1'
+        )
     given = {}
     for option in RUN_OPTIONS:
         value = getattr(options, option.name, None) if option.command_line else None

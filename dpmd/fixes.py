@@ -60,11 +60,11 @@ class Together(Fix):
             part.end_of_step(system)
 
     def state(self):
-        return {f"{name}/{key}": value for name, part in self.parts.items() for key, value in part.state().items()}
+        return {f"{name}|{key}": value for name, part in self.parts.items() for key, value in part.state().items()}
 
     def restore(self, state):
         for name, part in self.parts.items():
-            own = {key.split("/", 1)[1]: value for key, value in state.items() if key.startswith(f"{name}/")}
+            own = {key.split("|", 1)[1]: value for key, value in state.items() if key.startswith(f"{name}|")}
             if own:
                 part.restore(own)
 

@@ -333,7 +333,7 @@ class Job:
         box = None
         if s.pressure_bar is not None:
             targets = {k: s.pressure_bar if k < 3 else 0.0 for k in range(6 if s.coupling == "tri" else 3)}
-            box = BoxRelaxation(targets, ((0, 1, 2),) if s.coupling == "iso" else (), 1e-3)
+            box = BoxRelaxation(targets, ((0, 1, 2),) if s.coupling == "iso" else (), 5e-3)
         step = system.step
         by_id = np.zeros((int(system.ids.max()) + 1, 3))
         by_id[system.ids] = system.velocities

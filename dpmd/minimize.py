@@ -143,7 +143,7 @@ class Minimizer:
 
     def _size(self, force):
         if self.norm == "max":
-            return float(np.abs(force[0]).max(initial=0.0))
+            return max(float(np.abs(part).max(initial=0.0)) for part in force)
         return math.sqrt(self._dot(force, force))
 
     # ------------------------------------------------------------------ the loop

@@ -614,6 +614,7 @@ COMMANDS = [
     Command("package", "...", _NOTE, _accepted),
     Command("suffix", "...", _NOTE, _accepted),
     Command("processors", "...", _NOTE, _accepted),
+    Command("balance", "...", _NOTE, _accepted),
     Command("comm_modify", "...", _NOTE, _accepted),
     Command("comm_style", "...", _NOTE, _accepted),
     Command("run_style", "verlet", "velocity Verlet", _accepted),

@@ -142,6 +142,9 @@ class ThermoTable(Hook):
     def start(self, simulation):
         from ..job import peak_memory
 
+        # what comes before is preparation: first forces, compilation
+        simulation.timers.update(dict.fromkeys(simulation.timers, 0.0))
+        self.session.loop_begin = time.perf_counter()
         size = peak_memory() / 2**20
         self.session.log(f"Per MPI rank memory allocation (min/avg/max) = {size:.4g} | {size:.4g} | {size:.4g} Mbytes")
         if self.session.thermo.style != "multi":

@@ -55,7 +55,6 @@ def minimize(session, words):
     log("Setting up " + session.minimizer["style"] + " style minimization ...")
     table = ThermoTable(session, -1)
     simulation.hooks = [*session.dumps.values(), table]
-    session.loop_begin = begin = time.perf_counter()
     simulation.ensemble.span(system.step, session.last_step)
     simulation.compute_forces()
     for fix in session.fixes.values():
@@ -74,7 +73,7 @@ def minimize(session, words):
     table.last = system.step
     if table.printed != system.step:
         table(simulation)
-    seconds, unit = time.perf_counter() - begin, session.units.energy
+    seconds, unit = time.perf_counter() - session.loop_begin, session.units.energy
     loop_report(session, seconds, result.iterations, session.committee.first.operators.threads)
     log("\nMinimization stats:")
     log(f"  Stopping criterion = {result.reason}")

@@ -72,7 +72,6 @@ def rerun(session, words):
     simulation = session.prepare()
     table = ThermoTable(session, None, every=1)
     simulation.hooks = [*session.dumps.values(), table]
-    session.loop_begin = begin = time.perf_counter()
     table.start(simulation)
     count = taken = 0
     for path in files:
@@ -90,7 +89,7 @@ def rerun(session, words):
             taken += 1
     if not taken:
         raise ScriptError(f"rerun: no frame of {', '.join(files)} was asked for")
-    loop_report(session, time.perf_counter() - begin, taken, session.committee.first.operators.threads)
+    loop_report(session, time.perf_counter() - session.loop_begin, taken, session.committee.first.operators.threads)
 
 
 def _take_over(session, system, step, low, cell, columns, wanted):

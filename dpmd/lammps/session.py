@@ -11,6 +11,7 @@ from ..ensembles import Fix
 from ..errors import InputError
 from ..fixes import Together
 from ..potential import Potential
+from ..preflight import type_table
 from ..safety import Safety
 from ..simulation import Hook, Simulation
 from .computes import COMPUTES, KEYWORDS
@@ -107,6 +108,7 @@ class Session:
         self.fix_styles = {}
         self.thermo = ThermoStyle()
         self.simulation = self.schedule = None
+        self.append_deviation, self.described = False, None
         self.first_step = self.last_step = 0
         self.restart_rules, self.current_id, self.warned = [], "", set()
         self.time_offset = (0.0, 0)
@@ -458,6 +460,7 @@ class Session:
         system._set_inverse_masses()
         self.committee = Committee(first, potentials[1:])
         self._check_parameters(first)
+        self._describe(first)
         self._check_cell(first)
         self.schedule = Schedule(
             first.domain(), self.faces, self.first_low, self.first_length, self.every, self.delay, self.check,
@@ -471,6 +474,24 @@ class Session:
             self.simulation.parameters = self.model_parameters()
         self.stale = False
         return self.simulation
+
+    def _describe(self, potential):
+        """Say, once, which element each type is; warn where the mass is another element's."""
+        key = (str(potential.model.source.path), tuple(self.pair.names or ()), tuple(self.masses))
+        if key == self.described:
+            return
+        self.described, model = key, potential.model
+        self.log(
+            f"Model {model.source.path}: {model.descriptor.kind}, cutoff {model.descriptor.rcut:g} A, types "
+            f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device}, "
+            f"{potential.operators.threads} threads"
+        )
+        for t, (number, mass) in enumerate(zip(self._model_types(potential), self.masses, strict=True), 1):
+            name = model.type_map[number] if number >= 0 else "ignored"
+            count = int((self.type_of[self.system.ids] == t).sum())
+            self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
+        for warning in type_table(self.system)[1]:
+            self.log.warning(warning)
 
     def _check_cell(self, potential):
         """Raises ScriptError for cells so thin that an atom would have millions of images in reach."""
@@ -543,9 +564,6 @@ class Session:
             self.append_deviation = True
         return [self.deviation]
 
-    #: whether the deviation file goes on from an earlier part of the run
-    append_deviation = False
-
     def restart_hooks(self):
         """Hooks that write restart files."""
         from .restart import RestartWriter
@@ -578,10 +596,8 @@ class Session:
         ]
         self.log()
         warm = self.committee.first.operators
-        self.loop_begin = begin_loop = time.perf_counter()
-        self._first_loop = True
         simulation.run(steps)
-        seconds = time.perf_counter() - begin_loop
+        seconds = time.perf_counter() - self.loop_begin
         self.stale = False
         loop_report(self, seconds, simulation.steps_done, warm.threads)
         if simulation.stop_reason:

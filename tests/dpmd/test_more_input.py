@@ -57,7 +57,7 @@ def test_minimise_with_cell(water_run):
     code, text = water_run(
         structure={"velocities": "zero"}, run={"steps": 0}, ensemble={"temperature_K": None},
         minimize={
-            "method": "cg", "force_tolerance_eV_A": 1e-3, "max_iterations": 400, "pressure_bar": 1000.0,
+            "method": "cg", "force_tolerance_eV_A": 1e-3, "max_iterations": 800, "pressure_bar": 20000.0,
             "coupling": "tri",
         },
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_minimise_with_cell(water_run):
     assert "Minimised by cg" in text
     last = ase.io.read("out.extxyz", -1)
     assert np.abs(last.get_forces()).max() < 2e-3
-    assert -last.get_stress()[:3] * 1602176.634 == pytest.approx([1000] * 3, abs=60)
+    assert -last.get_stress()[:3] * 1602176.634 == pytest.approx([20000] * 3, abs=200)
 
 
 @pytest.mark.parametrize("method", ["sd", "fire", "quickmin"])
