@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .ensembles import Chain, Fix, NoseHooverChain, Ramp
-from .errors import InputError
+from .errors import InputError, RunError
 
 #: rows and columns of the six components, in the order xx yy zz yz xz xy
 ROW, COLUMN = np.array([0, 1, 2, 1, 0, 0]), np.array([0, 1, 2, 2, 2, 1])
@@ -218,6 +218,12 @@ class NoseHooverBarostat(NoseHooverChain):
         """Half a step of the cell, and of the atoms with it; the fixed point stays where it is."""
         half, w, old = self.timestep / 2, self.rate, system.cell
         lengths, (xy, xz, yz) = np.diag(old), (old[1, 0], old[2, 0], old[2, 1])
+        if not np.abs(half * w).max() < 0.1:
+            raise RunError(
+                f"step {system.step}: the barostat strains the cell by {np.abs(half * w).max():.3g} in half a step. "
+                "Use a longer relaxation time of the pressure (1000 time steps are usual) or a smaller time step, or relax "
+                "the structure first"
+            )
         growth = np.exp(half * w[:3])
         free = [k in self.coupling.targets for k in range(6)]
 

@@ -31,7 +31,7 @@ class Ramp:
 
     def __call__(self, step):
         if self.steps == 0:
-            return self.start if self.first else self.end
+            return self.start
         return self.start + (self.end - self.start) * min((step - self.first) / self.steps, 1.0)
 
 

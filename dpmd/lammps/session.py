@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ..committee import Committee, ModelDeviation
-from ..ensembles import Fix
+from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
-from ..fixes import Together
+from ..fixes import BerendsenThermostat, StochasticRescaling, Together
 from ..potential import Potential
 from ..preflight import type_table
 from ..safety import Safety
@@ -570,13 +570,14 @@ class Session:
 
         return [RestartWriter(self, *rule) for rule in self.restart_rules]
 
-    def run(self, steps, begin=None, end=None, report=True):
+    def run(self, steps, begin=None, end=None):
         """The ``run`` command."""
         simulation = self.prepare()
         system = self.system
         self.first_step, self.last_step = system.step, system.step + steps
-        if not any(f.integrates for f in self.fixes.values() if isinstance(f, Fix)) and steps == 0 and not report:
-            self.log.warning("No fixes with time integration, atoms won't move")
+        scaling = (NoseHooverChain, StochasticRescaling, BerendsenThermostat)
+        if steps and not np.any(system.velocities) and any(isinstance(f, scaling) for f in self.fixes.values()):
+            self.log.warning("all velocities are zero, and thermostats only scale them; use 'velocity all create'")
         simulation.ensemble.span(
             self.first_step if begin is None else begin, self.last_step if end is None else end
         )  # fmt: skip

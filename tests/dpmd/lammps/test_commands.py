@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpmd.errors import InputError
+from dpmd.errors import InputError, RunError
 
 DPGEN = """
 variable        NSTEPS          equal {steps}
@@ -284,3 +284,12 @@ def test_loops_and_clear(script, head):
     found = re.findall(r"^E (\d) (\S+)$", log, re.M)
     assert [k for k, _ in found] == ["1", "2"]
     assert float(found[0][1]) != float(found[1][1])
+
+
+def test_barostat_that_is_too_fast_stops(script, head):
+    with pytest.raises(RunError, match="longer relaxation time"):
+        script(head + "velocity all create 330 5\nfix 1 all npt temp 330 330 0.1 iso 1 1 0.0001\nrun 50\n")
+
+
+def test_atoms_at_rest_are_pointed_out(script, head):
+    assert "thermostats only scale" in script(head + "fix 1 all nvt temp 330 330 0.1\nrun 1\n")
