@@ -82,7 +82,7 @@ class Coupling:
 
 def pressure_components(system):
     """(6,) bar, in the order xx yy zz yz xz xy."""
-    tensor = system.kinetic_tensor() + system.virial
+    tensor = system.twice_kinetic_tensor() + system.virial
     return (tensor / system.volume * system.constants.pressure)[COLUMN, ROW]
 
 
@@ -193,7 +193,7 @@ class NoseHooverBarostat(NoseHooverChain):
         current = self.coupling.average(pressure_components(system))
         kinetic = 0.0
         if self.martyna and len(self.diagonal):
-            tensor = system.kinetic_tensor()
+            tensor = system.twice_kinetic_tensor()
             kinetic = tensor[self.diagonal, self.diagonal].sum() / (len(self.diagonal) * system.n_atoms)
         drag = 1.0 - self.timestep * float(self.frequency[self.components].max()) * self.chain.drag
         for k in self.components:
@@ -221,8 +221,8 @@ class NoseHooverBarostat(NoseHooverChain):
         if not np.abs(half * w).max() < 0.1:
             raise RunError(
                 f"step {system.step}: the barostat strains the cell by {np.abs(half * w).max():.3g} in half a step. "
-                "Use a longer relaxation time of the pressure (1000 time steps are usual) or a smaller time step, or relax "
-                "the structure first"
+                "Use a longer relaxation time of the pressure (1000 time steps are usual) or a smaller time step, or "
+                "relax the structure first"
             )
         growth = np.exp(half * w[:3])
         free = [k in self.coupling.targets for k in range(6)]

@@ -1,137 +1,85 @@
-"""Committees of models: how far their forces and virials are apart.
+"""How far the models of a committee disagree: DeePMD-kit's model deviation.
 
-Columns and formulas are those of DeePMD-kit's LAMMPS plugin: over M models, with F_i the force on
-atom i and W the virial,
+With <.> the mean over models (population, divided by their number):
 
-    force    e_i = sqrt(<|F_i - <F_i>|^2>); largest, smallest and mean over the atoms
-    virial   e_ab = sqrt(<(W_ab - <W_ab>)^2>) / N; largest, smallest and root mean square
+    force    e_i  = sqrt(<|F_i - <F_i>|^2>)              per atom
+    virial   e_ab = sqrt(<(W_ab - <W_ab>)^2>) / N        per component
+    energy   e    = sqrt(<(E - <E>)^2>) / N
 
-``relative`` divides e_i by |<F_i>| + level, ``relative_v`` e_ab by |<W_ab>| / N + level.
+All functions take arrays whose first axis is the models, and may have a second one for frames.
+Source: Y. Zhang et al., Comput. Phys. Commun. 253, 107206 (2020); DeePMD-kit 3.2.
 """
-
-from pathlib import Path
 
 import numpy as np
 
-from .errors import InputError
-from .simulation import Hook
-
-NAMES = ("max_devi_v", "min_devi_v", "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f")
-
-
-def force_deviation(forces, level=None):
-    """(n,) eV/Å, from forces (models, n, 3); relative to |mean| + level if level (eV/Å) is given."""
-    mean = forces.mean(axis=0)
-    deviation = np.sqrt(((forces - mean) ** 2).sum(axis=2).mean(axis=0))
-    return deviation if level is None else deviation / (np.linalg.norm(mean, axis=1) + level)
+#: columns of the file of ``dp model-devi`` after the step, without those per atom
+COLUMNS = (
+    "max_devi_v", "min_devi_v", "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f", "devi_e",
+)  # fmt: skip
 
 
-def virial_deviation(virials, n_atoms, level=None):
-    """(3, 3) eV per atom, from virials (models, 3, 3)."""
-    mean = virials.mean(axis=0)
-    deviation = np.sqrt(((virials - mean) ** 2).mean(axis=0)) / n_atoms
-    return deviation if level is None else deviation / (np.abs(mean) / n_atoms + level)
+def _spread(values, reference):
+    """Root mean square, over models, of the difference from the mean or from ``reference``."""
+    centre = values.mean(axis=0) if reference is None else reference
+    return np.sqrt(((values - centre) ** 2).mean(axis=0))
 
 
-class Committee:
-    """The models beside the first one, evaluated on the first one's lists when asked.
+def force_deviation(forces, level=None, reference=None):
+    """Deviation (..., n), eV/Å, of forces (models, ..., n, 3).
 
-    potentials : :class:`dpmd.potential.Potential`; all must have the first one's type map.
-    parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators.
-    Raises InputError where the models do not fit together.
+    level : eV/Å, divide by |<F_i>| + level; reference : (..., n, 3), forces to take the
+    difference from in place of the mean.
     """
-
-    def __init__(self, first, others):
-        for other in others:
-            a, b = first.model, other.model
-            if tuple(a.type_map) != tuple(b.type_map):
-                raise InputError(
-                    f"{b.source.path}: its types are {' '.join(b.type_map)}, those of {a.source.path} "
-                    f"{' '.join(a.type_map)}; the models of a committee must agree"
-                )
-            if b.cutoff > a.cutoff:
-                raise InputError(
-                    f"{b.source.path}: its cutoff, {b.cutoff:g} Å, is larger than that of {a.source.path} "
-                    f"({a.cutoff:g} Å); name the model of the largest cutoff first"
-                )
-        self.first, self.others = first, others
-
-    def evaluate(self, simulation):
-        """Forces (models, n, 3) eV/Å and virials (models, 3, 3) eV of all models at the present positions."""
-        domain = simulation.domain
-        forces, virials = [], []
-        for potential in (self.first, *self.others):
-            buffer = np.zeros_like(domain.forces)
-            result = potential.operators.evaluate(
-                domain.positions, domain.types, domain.neighbors, buffer, **simulation.parameters
-            )
-            forces.append(domain.fold(buffer).copy())
-            virials.append(result.virials[0])
-        return np.array(forces), np.array(virials)
+    centre = forces.mean(axis=0) if reference is None else reference
+    deviation = np.sqrt(((forces - centre) ** 2).sum(axis=-1).mean(axis=0))
+    if level is not None:
+        deviation = deviation / (np.linalg.norm(centre, axis=-1) + level)
+    return deviation
 
 
-class ModelDeviation(Hook):
-    """Writes the deviation of a committee every so many steps.
+def virial_deviation(virials, n_atoms, level=None, reference=None, componentwise=True):
+    """Deviation (..., 3, 3), eV per atom, of virials (models, ..., 3, 3).
 
-    every : steps; path : file; committee : :class:`Committee`; atomic : also every atom's, in id
-    order; relative, relative_v : levels, or None; energy_factor : energy unit of the file per
-    eV; position : bytes to keep of the file (None: start anew); up_to : keep the file's rows up to this step.
+    n_atoms : number, or (...,); level : eV, divide by the size of the mean per atom + level; the size is
+    each component's own, as in LAMMPS, or, not ``componentwise``, the norm over all nine components, as
+    in ``dp model-devi``; reference : (..., 3, 3), as for forces.
     """
+    n_atoms = np.asarray(n_atoms, float)[..., None, None]
+    deviation = _spread(virials, reference) / n_atoms
+    if level is not None:
+        centre = (virials.mean(axis=0) if reference is None else reference) / n_atoms
+        size = np.abs(centre) if componentwise else np.linalg.norm(centre, axis=(-2, -1), keepdims=True)
+        deviation = deviation / (size + level)
+    return deviation
 
-    def __init__(
-        self, every, path, committee, atomic=False, relative=None, relative_v=None, energy_factor=1.0, position=None,
-        up_to=None,
-    ):  # fmt: skip
-        self.every, self.path, self.committee = every, Path(path), committee
-        self.atomic, self.relative, self.relative_v, self.factor = atomic, relative, relative_v, energy_factor
-        self.last_step = None
-        if up_to is not None and self.path.exists():
-            position = self._end_of(up_to)
-        self.file = open(path, "w" if position is None else "r+", encoding="utf-8")  # noqa: SIM115
-        if position is not None:
-            self.file.truncate(position)
-            self.file.seek(position)
-        if not position:
-            names = [*NAMES, "atm_devi_f(N)"] if atomic else NAMES
-            self.file.write("#" + "step".rjust(11) + "".join(name.rjust(19) for name in names) + "\n")
-        self.last = None
 
-    def _end_of(self, step):
-        """Bytes of the file up to and with the row of ``step``."""
-        end = 0
-        with open(self.path, "rb") as file:
-            for line in file:
-                word = line.split()[:1]
-                if not line.endswith(b"\n") or (word and word[0].isdigit() and int(word[0]) > step):
-                    break
-                if word and word[0].isdigit():
-                    self.last_step = int(word[0])
-                end += len(line)
-        return end
+def energy_deviation(energies, n_atoms, reference=None):
+    """Deviation (...,), eV per atom, of energies (models, ...)."""
+    return _spread(energies, reference) / np.asarray(n_atoms, float)
 
-    def due(self, step, first=False):
-        return step % self.every == 0 and step != self.last_step
 
-    def __call__(self, simulation):
-        system = simulation.system
-        self.last_step = system.step
-        forces, virials = self.committee.evaluate(simulation)
-        forces, virials = forces * self.factor, virials * self.factor
-        f = force_deviation(forces, self.relative)
-        v = virial_deviation(virials, system.n_atoms, self.relative_v)
-        self.last = (v.max(), v.min(), np.sqrt((v * v).sum() / 9), f.max(), f.min(), f.mean())
-        values = [*self.last, *(f[np.argsort(system.ids)] if self.atomic else ())]
-        self.file.write(f"{system.step:12d} " + " ".join(f"{value:18.6e}" for value in values) + "\n")
-        self.file.flush()
+def summary(virial, force, energy):
+    """The columns of the file, (..., 7) in the order of :data:`COLUMNS`.
 
-    def position(self):
-        """Bytes written so far."""
-        self.file.flush()
-        return self.file.tell()
+    virial : (..., 3, 3); force : (..., n); energy : (...,), as the functions above return them.
+    The average of a virial is the root mean square over components, that of a force the mean.
+    """
+    flat = virial.reshape(*virial.shape[:-2], 9)
+    return np.stack(
+        [
+            flat.max(axis=-1), flat.min(axis=-1), np.sqrt((flat**2).mean(axis=-1)),
+            force.max(axis=-1), force.min(axis=-1), force.mean(axis=-1), energy,
+        ],
+        axis=-1,
+    )  # fmt: skip
 
-    def finish(self, simulation):
-        self.file.flush()
 
-    def close(self):
-        """Close the file."""
-        self.file.close()
+def header(atomic=False):
+    """The title line of the file of ``dp model-devi``."""
+    names = [*COLUMNS, "atm_devi_f(N)"] if atomic else COLUMNS
+    return f"# {'step':10s}" + "".join(f"{name:19s}" for name in names)
+
+
+def line(step, values):
+    """One line of the file: a step and numbers (7 columns, then, if wanted, one per atom)."""
+    return f"{step:12d}" + "".join(f"{value:19.6e}" for value in values)

@@ -45,6 +45,8 @@ class Fix:
     name = ""
     #: eV taken out of the atoms
     reservoir_energy = 0.0
+    #: whether the total momentum stays as it is
+    momentum_conserved = True
     #: whether it moves the atoms
     integrates = False
     #: whether it changes the cell
@@ -124,7 +126,7 @@ class VelocityVerlet(Fix):
         """eV, of the atoms that are moved."""
         if self.group is None:
             return system.kinetic_energy
-        return 0.5 * float(np.trace(system.kinetic_tensor(self.group.mask(system))))
+        return 0.5 * float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))
 
     def temperature(self, system):
         """K, of the atoms that are moved."""
@@ -304,7 +306,7 @@ def rescaling_factor(kinetic, freedom, kt, decay, generator):
 
     kinetic : K, eV; freedom : f; kt : k T, eV; decay : c.
     """
-    if kinetic == 0.0 or freedom == 0:
+    if kinetic == 0.0 or freedom == 0 or decay == 1.0:
         return 1.0
     r = generator.standard_normal()
     s = generator.chisquare(freedom - 1) if freedom > 1 else 0.0

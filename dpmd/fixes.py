@@ -24,6 +24,16 @@ class Together(Fix):
         self.name = " + ".join(part.name for part in self.parts.values()) or "atoms at rest"
 
     @property
+    def momentum_conserved(self):
+        """Whether no part changes the total momentum."""
+        return all(part.momentum_conserved for part in self.parts.values())
+
+    @property
+    def changes_cell(self):
+        """Whether a part changes the cell."""
+        return any(part.changes_cell for part in self.parts.values())
+
+    @property
     def reservoir_energy(self):
         """eV, of all parts."""
         return sum(part.reservoir_energy for part in self.parts.values())
@@ -94,7 +104,7 @@ class GroupFix(Fix):
         """eV, of the group."""
         if self.group is None:
             return system.kinetic_energy
-        return 0.5 * float(np.trace(system.kinetic_tensor(self.group.mask(system))))
+        return 0.5 * float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))
 
     def freedom(self, system):
         """Degrees of freedom of the group, its total momentum fixed."""
@@ -166,6 +176,8 @@ class LangevinForce(_Reservoir):
     T. Schneider and E. Stoll, Phys. Rev. B 17, 1302 (1978).  For use with a velocity Verlet
     integrator; the ensemble ``langevin`` of the TOML input has smaller errors of the time step.
     """
+
+    momentum_conserved = False
 
     def __init__(self, timestep, target, relaxation_time, seed, group=None, zero=False):
         super().__init__(group)

@@ -33,7 +33,7 @@ class _Lines:
         return 1
 
 
-def _check_section(section, content, index, where):
+def check_section(section, content, index, where):
     """Namespace of one table's options, defaults filled in; collects every mistake before raising."""
     known = [option.name for option in section.options]
     mistakes = []
@@ -93,7 +93,7 @@ def parse(text, path):
                 mistakes.append(f"{where()}: {section.name} must be a section, {section.title}")
                 continue
             try:
-                checked.append(_check_section(section, table, index, where))
+                checked.append(check_section(section, table, index, where))
             except InputError as error:
                 mistakes.append(str(error))
         setattr(settings, section.name, checked if section.repeated else (checked or [None])[0])
@@ -106,11 +106,11 @@ def read(path):
     """Settings from an input file; see :func:`parse`.  Raises InputError if it cannot be read."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors mark the encoding
     except FileNotFoundError:
         near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = f"; here are {', '.join(near)}" if near else ""
         raise InputError(f"{path}: no such input file{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from error
     return parse(text, path)

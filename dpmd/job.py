@@ -10,21 +10,31 @@ import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError
+from dpmd.models.lowrank import describe_low_rank
+from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
-from . import analysis, checkpoint, ensembles, preflight, structure
-from .committee import Committee, ModelDeviation
-from .errors import InputError
+from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
+from .errors import InputError, RunError
+from .files import OutputFile
 from .log import Log, processor_name, versions
 from .minimize import BoxRelaxation, Minimizer
+from .model_deviation import Committee, ModelDeviation
 from .potential import Potential
 from .safety import Safety
 from .simulation import Simulation
 from .thermo import Progress, Thermo
-from .trajectory import Trajectory, format_of, lower_triangular
+from .trajectory import Trajectory, format_of, length, lower_triangular
+from .units import MASS_VELOCITY
+
+#: keys that may differ between the parts of a run without a word
+_free_to_change = {
+    "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
+    "threads", "skin", "on_overflow",
+}  # fmt: skip
 
 
 class Job:
@@ -37,6 +47,7 @@ class Job:
 
     def __init__(self, settings, screen=None):
         self.settings, self.screen = settings, screen
+        self.going_on = getattr(settings.run, "continue")
         self.base = settings.path.parent
         name = settings.run.name or settings.path.stem
         self.log_path = Path(f"{name}.log")
@@ -49,43 +60,114 @@ class Job:
 
     # ------------------------------------------------------------------ before step 0
 
+    def _outputs(self):
+        """Every file that the run writes, as :class:`dpmd.files.OutputFile`."""
+        s = self.settings
+        named = s.run.where("name") if s.run.name else ""
+        has_committee = bool(s.model.committee)
+        return [
+            OutputFile(self.log_path, "the log", named),
+            OutputFile(self.thermo_path, "the thermo table", named),
+            OutputFile(self.summary_path, "the summary", named),
+            OutputFile(self.failure_path, "the frames of a failure", named),
+            OutputFile(self.checkpoint_path, "the checkpoint", s.checkpoint.where("file")),
+            *(OutputFile(Path(o.file), "a trajectory", o.where("file")) for o in s.output),
+            *(
+                [OutputFile(self.deviation_path, "the model deviation", s.model.where("deviation_file"))]
+                * has_committee
+            ),
+            *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
+        ]
+
     def _check_outputs(self):
-        """Refuse to overwrite, and two outputs to one file, before anything is opened."""
-        run = self.settings.run
-        files = {}
-        for output in (*self.settings.output, *self.settings.analysis):
-            path = Path(output.file)
-            written = getattr(output, "atom_energies", False) or getattr(output, "atom_virials", False)
-            if hasattr(output, "format") and format_of(path, output.format) == "traj" and written:
-                raise InputError(f"{output.where()}: .traj files hold no atom_energies and atom_virials; use .extxyz")
-            if path in files:
-                raise InputError(
-                    f"{output.where('file')}: {path} is written by two [[output]] or [[analysis]] sections"
-                )
-            files[path] = output
-            if not path.parent.is_dir():
-                raise InputError(f"{output.where('file')}: the folder {path.parent} does not exist; create it first")
-        if getattr(run, "continue") or run.overwrite or run.check:
-            return
-        deviation = [self.deviation_path] if self.settings.model.committee else []
-        there = [str(p) for p in (self.thermo_path, self.checkpoint_path, *deviation, *files) if p.exists()]
-        if there:
-            raise InputError(
-                f"{', '.join(there)} would be overwritten. Go on with that run: --continue. Start anew and replace "
-                "them: --overwrite. Keep them: set another name in [run] or work in another folder"
+        """Refuse to lose or mix files, before anything is opened."""
+        s, run = self.settings, self.settings.run
+        outputs = self._outputs()
+        for output in s.output:
+            try:
+                kind = format_of(output.file, output.format)
+                if kind == "traj" and (output.atom_energies or output.atom_virials):
+                    raise InputError(".traj files hold no atom_energies and atom_virials; use .extxyz")
+            except InputError as error:
+                raise InputError(f"{output.where('file')}: {error}") from error
+        inputs = {"input file": s.path, "structure": self.base / s.structure.file, "model": self.base / s.model.file}
+        files.check(inputs, outputs)
+        if not (self.going_on or run.overwrite or run.check):
+            files.check_new(
+                outputs,
+                "Go on with that run: --continue. Start anew and replace them: --overwrite. Keep them: set another "
+                "name in [run] or work in another folder",
             )
+
+    def _positions(self, known):
+        """Where to go on in each output: {key: position or None for a new file}.
+
+        known : what the checkpoint says, {key: {"position", "format"}}.  Raises InputError where a
+        file is gone, shorter than it was, of another format, or would be overwritten.
+        """
+        wanted = [("thermo", OutputFile(self.thermo_path, "the thermo table"), "csv")]
+        for section in self.settings.output:
+            file = OutputFile(Path(section.file), "a trajectory", section.where("file"))
+            wanted.append((file.key, file, format_of(section.file, section.format)))
+        if self.settings.model.committee:
+            file = OutputFile(self.deviation_path, "the model deviation")
+            wanted.append((file.key, file, ModelDeviation.format))
+        positions = {}
+        for key, file, kind in wanted:
+            prefix = f"{file.where}: " if file.where else ""
+            if key not in known:
+                files.check_new(
+                    [file], f"The run that is continued did not write it ({self.checkpoint_path}); rename it"
+                )
+                positions[key] = None
+                continue
+            if known[key]["format"] != kind:
+                raise InputError(
+                    f"{prefix}{file.path} was written as {known[key]['format']} and cannot go on as {kind}"
+                )
+            there = length(file.path, kind) if file.path.exists() else -1
+            if there < known[key]["position"]:
+                what = "is gone" if there < 0 else "is shorter than when the checkpoint was written"
+                raise InputError(
+                    f"{prefix}{file.path} {what}, so it cannot be continued; put it back, or start anew: --overwrite"
+                )
+            positions[key] = known[key]["position"]
+        return positions
+
+    def _physics(self):
+        """Settings that a continued run is compared with, {name: value}."""
+        s, kept = self.settings, {}
+        for name in ("structure", "model", "run", "ensemble"):
+            for key, value in vars(getattr(s, name)).items():
+                if key not in _free_to_change and key != "where":
+                    kept[f"{name}.{key}"] = list(value) if isinstance(value, tuple) else value
+        return kept
+
+    def _compare(self, before):
+        """Warn of every setting that differs from the run that is continued."""
+        for key, value in self._physics().items():
+            if key in before and before[key] != value:
+                fate = (
+                    "is not used: the atoms come from the checkpoint" if key.startswith("structure.") else "holds now"
+                )
+                self.warnings.append(f"{key} was {before[key]!r} and is {value!r}, which {fate}")
 
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
         path = self.base / model.file
-        if not path.exists():
+        try:
+            there = path.exists()
+        except (OSError, ValueError) as error:
+            raise InputError(f"{model.where('file')}: model file: {error}") from error
+        if not there:
             near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
             hint = f"; that folder has {', '.join(near)}" if near else ""
             raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
         try:
             potential = Potential(
-                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin
-            )
+                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin,
+                low_rank=not run.no_low_rank, rank=run.rank,
+            )  # fmt: skip
         except ModelError as error:
             raise InputError(f"{model.where('file')}: {error}") from error
         fitting, source = potential.model.fitting, potential.model.source
@@ -115,9 +197,10 @@ class Job:
         s = self.settings
         timestep = s.run.timestep_fs * 1e-3
         ensemble = ensembles.create(s.ensemble, timestep, s.run.steps, s.run.seed)
-        if not getattr(s.run, "continue"):
+        if not self.going_on:
             atoms = structure.read(s.structure, self.base)
             system, self.velocity_origin = structure.make_system(atoms, potential, s.structure, s.ensemble, s.run.seed)
+            self._stop_drift(system, ensemble)
             if ensemble.changes_cell or s.minimize.pressure_bar is not None:
                 self._make_lower_triangular(system)
             return system, ensemble, {}
@@ -132,17 +215,14 @@ class Job:
                 f"{s.run.where('timestep_fs')}: the checkpoint was written with {info['timestep_ps'] * 1e3:g} fs; "
                 "a run cannot go on with another time step. Start a new one from its last frame"
             )
-        if system.step >= s.run.steps:
-            raise InputError(
-                f"{s.run.where('steps')}: the checkpoint is at step {system.step} already; to go on, raise steps "
-                f"above that (now {s.run.steps})"
-            )
         if info["ensemble"] == ensemble.name:
             ensemble.restore(info["ensemble_state"])
         else:
             self.warnings.append(f"the ensemble changes from {info['ensemble']!r}: its state starts anew")
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
-        return system, ensemble, info["outputs"]
+        self._stop_drift(system, ensemble)
+        self._compare(info["settings"])
+        return system, ensemble, self._positions(info["outputs"])
 
     def _make_lower_triangular(self, system):
         """Rotate a cell that may change to the form that barostats need."""
@@ -151,6 +231,20 @@ class Job:
             system.cell, system.positions = cell, system.positions @ rotation
             system.velocities = system.velocities @ rotation
             self.warnings.append("the structure was rotated so that a lies along x and b in the xy plane")
+
+    def _stop_drift(self, system, ensemble):
+        """Motion of the whole system is no heat: a thermostat that conserves momentum must not count it."""
+        if not ensemble.momentum_conserved or system.n_atoms < 2:
+            return
+        momentum, mass = system.sum(system.masses @ system.velocities), system.sum(system.masses.sum())
+        drift = 0.5 * MASS_VELOCITY * (momentum @ momentum) / mass
+        if drift > 1e-6 * system.kinetic_energy:
+            what = f"the system moves as a whole with {np.linalg.norm(momentum) / mass:.3g} Å/ps"
+            if self.settings.ensemble.type == "nve":
+                self.warnings.append(f"{what}: the printed temperature counts that")
+            else:
+                self.warnings.append(f"{what}: that motion was removed, since the thermostat would take it for heat")
+                system.remove_drift()
 
     # ------------------------------------------------------------------ the log
 
@@ -166,27 +260,34 @@ class Job:
             f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
         )
         log(f"  embedding   {potential.loaded.description}")
-        log(f"  structure   {s.structure.file}: {len(system)} atoms")
-        lengths = np.linalg.norm(system.cell, axis=1)
-        angles = [
-            np.degrees(np.arccos(system.cell[a] @ system.cell[b] / lengths[a] / lengths[b]))
-            for a, b in ((1, 2), (0, 2), (0, 1))
-        ]
-        directions = "".join("p" if p else "o" for p in system.periodic)
-        log(
-            f"  cell        {lengths[0]:.4f} {lengths[1]:.4f} {lengths[2]:.4f} Å, {angles[0]:.2f} {angles[1]:.2f} "
-            f"{angles[2]:.2f} deg, {directions} (p periodic, o open), {system.volume:.2f} Å^3"
-        )
+        if any(e.low_rank for e, _ in potential.model.descriptor.unique_embeddings()):
+            log(f"  low rank    {describe_low_rank(potential.model, potential.precision)}")
+        origin = self.checkpoint_path if self.going_on else s.structure.file
+        log(f"  structure   {origin}: {len(system)} atom{'s' if len(system) != 1 else ''}")
+        log(f"  cell        {self._describe_cell(system)}")
         log(f"  velocities  {self.velocity_origin}")
         log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
         if s.ensemble.type in ("npt", "nph"):
             log(f"  pressure    {' -> '.join(f'{p:g}' for p in s.ensemble.pressure_bar)} bar, {s.ensemble.coupling}")
         if s.ensemble.type in ("nvt", "npt"):
-            log(f"  temperature {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
+            log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
         log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {domain.n_ghosts} ghost atoms")
         rows, warnings = preflight.type_table(system)
         log.table(rows)
         self.warnings += warnings
+
+    @staticmethod
+    def _describe_cell(system):
+        if not system.periodic.any():
+            return "none: open in all directions"
+        a, b, c = (float(length) for length in np.linalg.norm(system.cell, axis=1))
+        unit = system.cell / np.array([[a], [b], [c]])
+        alpha, beta, gamma = np.degrees(np.arccos([unit[1] @ unit[2], unit[0] @ unit[2], unit[0] @ unit[1]]))
+        directions = "".join("p" if p else "o" for p in system.periodic)
+        return (
+            f"{a:.4f} {b:.4f} {c:.4f} Å, {alpha:.2f} {beta:.2f} {gamma:.2f} deg, {directions} (p periodic, o open), "
+            f"{system.volume:.2f} Å^3"
+        )
 
     def _examine(self, log, potential, system, domain):
         """Distances, neighbours and memory; adds warnings, raises InputError."""
@@ -250,7 +351,6 @@ class Job:
         Raises InputError before anything has started, RunError if the run fails on its way.
         """
         s = self.settings
-        going_on = getattr(s.run, "continue")
         self._check_outputs()
         self.warnings += preflight.check_times(s)
         potential = self._load_model()
@@ -266,8 +366,11 @@ class Job:
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
             )
         domain = potential.domain()
-        domain.rebuild(system)
-        log = Log(None if s.run.check else self.log_path, append=going_on, screen=self.screen)
+        try:
+            domain.rebuild(system)
+        except UnusableStructure as error:
+            raise InputError(f"{s.structure.where('file')}: {error}") from error
+        log = Log(self.screen)
         try:
             self._header(log, potential, system, ensemble, domain)
             self._examine(log, potential, system, domain)
@@ -279,45 +382,55 @@ class Job:
             if s.run.check:
                 log("Everything was checked; nothing was run (--check).")
                 return 0
+            if self.going_on and system.step >= s.run.steps:
+                log(
+                    f"Nothing to do: the checkpoint is at step {system.step} of {s.run.steps}. To go on, raise steps "
+                    f"({s.run.where('steps')})."
+                )
+                return 0
+            log.open(self.log_path, append=self.going_on)
             return self._simulate(log, potential, system, ensemble, domain, outputs)
+        except (RunError, OSError) as error:
+            log(f"STOPPED: {error}", screen=False)
+            raise
         finally:
             log.close()
 
     def _simulate(self, log, potential, system, ensemble, domain, outputs):
         s = self.settings
-        going_on = getattr(s.run, "continue")
         remaining = s.run.steps - system.step
-        thermo = Thermo(s.thermo.every, log, self.thermo_path, outputs.get("thermo") if going_on else None)
+        thermo = Thermo(s.thermo.every, log, self.thermo_path, outputs.get("thermo"))
         named = {"thermo": thermo}
         for section in s.output:
-            position = outputs.get(section.file) if going_on else None
-            if position is not None and not Path(section.file).exists():
-                raise InputError(f"{section.where('file')}: {section.file} is gone, so it cannot be continued")
-            named[section.file] = Trajectory(section, section.file, position)
-        for section in s.analysis:
-            position = outputs.get(section.file) if going_on else None
-            named[section.file] = analysis.create(section, section.file, position)
+            key = OutputFile(Path(section.file), "").key
+            named[key] = Trajectory(section, section.file, outputs.get(key))
         if self.committee.others:
-            model = s.model
-            named[str(self.deviation_path)] = ModelDeviation(
+            model, key = s.model, OutputFile(self.deviation_path, "").key
+            named[key] = ModelDeviation(
                 model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
-                model.relative_v_eV, position=outputs.get(str(self.deviation_path)) if going_on else None,
+                model.relative_v_eV, position=outputs.get(key),
             )  # fmt: skip
-        saver = checkpoint.Checkpoint(s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named)
-        stop = checkpoint.SoftStop(s.run.walltime_h * 3600 if s.run.walltime_h else None)
+        saver = checkpoint.Checkpoint(
+            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
+        )
+        stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,
             Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
             *named.values(),
+            *(
+                trajectory_analysis.create(section, log, system.step if self.going_on else None)
+                for section in s.analysis
+            ),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]
         simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
-        self._warm_up(potential, domain)
-        if s.minimize.method != "none" and not going_on:
+        self._warm_up(log, potential, system, domain)
+        if s.minimize.method != "none" and not self.going_on:
             self._minimize(log, simulation)
         begin = time.perf_counter()
-        simulation.run(remaining, restarted=going_on)
+        simulation.run(remaining, restarted=self.going_on)
         elapsed = time.perf_counter() - begin
         self._summary(log, simulation, potential, thermo, elapsed)
         if simulation.stop_reason:
@@ -351,10 +464,13 @@ class Job:
             edges = np.linalg.norm(system.cell, axis=1)
             log(f"  cell now {edges[0]:.5f} {edges[1]:.5f} {edges[2]:.5f} Å, {system.volume:.3f} Å^3")
 
-    def _warm_up(self, potential, domain):
-        """Compile (or load) the kernels, so that the loop is timed without that."""
+    def _warm_up(self, log, potential, system, domain):
+        """Compile or load the kernels, so that the loop is timed without that."""
+        log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
+        domain.update(system)
         spare = np.zeros_like(domain.forces)
         potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, spare, **self.parameters)
+        domain.fold(spare)
         potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
@@ -375,7 +491,17 @@ class Job:
         )
         drift, uncertainty = thermo.drift()
         if drift == drift:
-            log(f"Drift of the conserved energy: {drift:.3g} +- {uncertainty:.2g} meV/atom/ns")
+            change = 1e3 * (thermo.conserved[-1] - thermo.conserved[0]) / max(len(system), 1)
+            log(
+                f"Conserved energy: changed by {change:.3g} meV/atom in {thermo.times[-1] - thermo.times[0]:.4g} ps; "
+                f"drift {drift:.3g} +- {uncertainty:.2g} meV/atom/ns"
+            )
+        waiting = phases["force: waiting"] / max(elapsed, 1e-9)
+        if waiting > 0.3 and potential.operators.threads > 1:
+            log.warning(
+                f"threads waited for one another {100 * waiting:.0f} % of the time: other programs use these cores, or "
+                "the system is small; fewer --threads may be as fast"
+            )
         domain = simulation.domain
         log(
             f"Neighbours: {self.neighbors_per_atom:.1f} per atom within the cutoff at the start, "

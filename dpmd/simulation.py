@@ -8,7 +8,12 @@ import time
 
 import numpy as np
 
-from .units import pressure, temperature
+from dpmd.parallel.domain import UnusableStructure
+
+from .errors import RunError
+from .units import temperature
+
+_components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "yy", "zz", "xy", "xz", "yz"))
 
 
 class Timers(dict):
@@ -46,8 +51,23 @@ class Hook:
         """After the last step, also when the run is stopped early."""
 
 
+class Callback(Hook):
+    """Calls ``function(simulation)`` every so many steps."""
+
+    def __init__(self, every, function):
+        self.every, self.function = every, function
+
+    def __call__(self, simulation):
+        self.function(simulation)
+
+
 class Simulation:
     """Atoms, forces and time.
+
+    >>> simulation = Simulation.from_atoms(atoms, "water.dp", ensemble="nvt", temperature_K=330)
+    >>> simulation.every(10, lambda s: print(s.system.step, s.system.energy))
+    >>> simulation.run(1000)
+    >>> simulation.resume(1000)
 
     system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
     domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
@@ -69,13 +89,45 @@ class Simulation:
         #: True once a step was left by an error, so that the state belongs to no time
         self.failed = False
 
+    @classmethod
+    def from_atoms(cls, atoms, model, **options):
+        """A simulation of ASE Atoms with a model file; see :func:`dpmd.building.simulation` for the options."""
+        from .building import simulation
+
+        return simulation(atoms, model, **options)
+
+    def every(self, steps, function):
+        """Call ``function(simulation)`` every so many steps, and at the first one.
+
+        The arrays of ``simulation.system`` are the simulation's own, not copies: positions, velocities
+        and forces may be read and changed in place; to keep them, copy.  Atoms are in spatial order,
+        which changes now and then; ``system.ids`` tells who is who.  Returns the hook.
+        """
+        self.hooks.append(Callback(steps, function))
+        return self.hooks[-1]
+
+    def stop(self, reason="stopped by a callback"):
+        """End the run after the present step."""
+        self.stop_reason = reason
+
+    def resume(self, steps):
+        """Go on where the last run ended or was stopped; what was due at the present step is not done again.
+
+        After changing positions or the cell, call :meth:`run` instead.
+        """
+        self.stop_reason = None
+        self.run(steps, restarted=True)
+
     def compute_forces(self, rebuilt=False):
         """Forces, energy and virial at the present positions; lists and ghosts brought up to date.
 
         ``rebuilt``: the lists have just been rebuilt.
         """
         clock = time.perf_counter()
-        rebuilt = rebuilt or self.domain.update(self.system)
+        try:
+            rebuilt = rebuilt or self.domain.update(self.system)
+        except UnusableStructure as error:
+            raise RunError(f"step {self.system.step}: {error}") from error
         clock = self.timers.lap("neighbor" if rebuilt else "communication", clock)
         domain, system = self.domain, self.system
         result = self.operators.evaluate(
@@ -154,12 +206,16 @@ class Simulation:
     # ------------------------------------------------------------------ what the log shows
 
     def observables(self):
-        """Step, time (ps), temperature (K), energies (eV), pressure (bar) and volume (Å^3).
+        """Step, time (ps), temperature (K), energies (eV), volume (Å^3), pressure and its tensor (bar).
 
-        Pressure and volume are NaN unless all three directions are periodic.
+        Pressures and volume are NaN unless all three directions are periodic.
         """
-        system, kinetic = self.system, self.system.kinetic_energy
-        periodic = system.periodic.all()
+        system = self.system
+        tensor, volume = np.full((3, 3), np.nan), np.nan
+        kinetic = system.kinetic_energy
+        if system.periodic.all():
+            volume = system.volume
+            tensor = (2 * system.kinetic_tensor + system.virial) / volume * system.constants.pressure
         total = system.energy + kinetic
         return {
             "step": system.step,
@@ -169,8 +225,7 @@ class Simulation:
             "kinetic_eV": kinetic,
             "total_eV": total,
             "conserved_eV": total + self.ensemble.reservoir_energy,
-            "pressure_bar": pressure(kinetic, system.virial, system.volume, system.constants)
-            if periodic
-            else float("nan"),
-            "volume_A3": system.volume if periodic else float("nan"),
+            "pressure_bar": np.trace(tensor) / 3,
+            "volume_A3": volume,
+            **{f"p{a}{b}_bar": tensor[i, j] for a, b, i, j in _components},
         }

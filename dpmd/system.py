@@ -79,7 +79,7 @@ class System:
         """eV, of the whole system."""
         return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses))
 
-    def kinetic_tensor(self, chosen=None):
+    def twice_kinetic_tensor(self, chosen=None):
         """Sum of m v v (3, 3), eV, of the whole system or of the chosen atoms (a mask)."""
         v, inverse = self.velocities, self.inverse_masses
         if chosen is not None:
@@ -90,6 +90,12 @@ class System:
         """Give the cell a new shape; the atoms keep their fractions of it."""
         self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
         self.cell = np.array(cell)
+
+    @property
+    def kinetic_tensor(self):
+        """(3, 3) eV, of the whole system: 1/2 sum m v (x) v, whose trace is the kinetic energy."""
+        weighted = self.velocities / self.inverse_masses[:, None]
+        return 0.5 * self.sum(weighted.T @ self.velocities)
 
     @property
     def unwrapped_positions(self):

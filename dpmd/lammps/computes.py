@@ -52,7 +52,7 @@ class Temperature(Compute):
         return 3 * n - self.extra
 
     def tensor(self):
-        return self.system.kinetic_tensor(None if self.group is None else self.mask())
+        return self.system.twice_kinetic_tensor(None if self.group is None else self.mask())
 
     def scalar(self):
         return temperature(0.5 * float(np.trace(self.tensor())), self.freedom(), self.system.constants)
@@ -77,7 +77,7 @@ class KineticEnergy(Compute):
 
     def scalar(self):
         mask = None if self.group is None else self.mask()
-        return 0.5 * float(np.trace(self.system.kinetic_tensor(mask))) * self.session.units.energy
+        return 0.5 * float(np.trace(self.system.twice_kinetic_tensor(mask))) * self.session.units.energy
 
 
 class Pressure(Compute):
@@ -98,7 +98,7 @@ class Pressure(Compute):
             total = total + self.system.virial
         if self.kinetic:
             source = self.session.compute(self.temperature)
-            total = total + (source.tensor() if isinstance(source, Temperature) else self.system.kinetic_tensor())
+            total = total + (source.tensor() if isinstance(source, Temperature) else self.system.twice_kinetic_tensor())
         return total / self.session.volume() * self.system.constants.pressure
 
     def scalar(self):

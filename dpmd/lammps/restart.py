@@ -46,7 +46,7 @@ def write_restart(session, path):
     if not system.masses.size or np.all(system.masses < 1e-200):
         session.update_masses()
     try:
-        checkpoint.write(path, system, _State(session), session.timestep_ps, {}, " ".join(names))
+        checkpoint.write(path, system, _State(session), session.timestep_ps, {}, " ".join(names), {})
     except (OSError, ValueError) as error:
         raise ScriptError(f"restart file {path} cannot be written: {error}") from error
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..committee import Committee, ModelDeviation
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
 from ..fixes import BerendsenThermostat, StochasticRescaling, Together
+from ..model_deviation import Committee, ModelDeviation
 from ..potential import Potential
 from ..preflight import type_table
 from ..safety import Safety
@@ -28,12 +28,19 @@ def load_potential(path, options, skin):
     """A Potential, the same one again while its file has not changed: scripts with ``clear`` and loops reuse it."""
     path = Path(path)
     try:
-        key = (str(path.resolve()), path.stat().st_mtime_ns, options.device, options.precision, options.threads)
+        key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
     except OSError:
         raise ScriptError(f"model file {path} does not exist") from None
     if key not in _potentials:
         _potentials[key] = Potential(
-            path, options.device, options.precision, options.threads, tabulate=not options.no_tabulate, skin=skin
+            path,
+            options.device,
+            options.precision,
+            options.threads,
+            tabulate=not options.no_tabulate,
+            skin=skin,
+            low_rank=not options.no_low_rank,
+            rank=options.rank,
         )
     potential = _potentials[key]
     potential.skin = skin
@@ -316,7 +323,7 @@ class Session:
         if name == "charge":
             return system.sum(self.charge_of[system.ids][mask].sum())
         if name == "ke":
-            return 0.5 * float(np.trace(system.kinetic_tensor(mask))) * self.units.energy
+            return 0.5 * float(np.trace(system.twice_kinetic_tensor(mask))) * self.units.energy
         axis = "xyz".find(words[1][:1])
         if axis < 0 or not mask.any():
             raise ScriptError(f"{name}({', '.join(words)}): the direction is not x, y or z, or the group is empty")

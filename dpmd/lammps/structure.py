@@ -697,7 +697,7 @@ def velocity(session, words):
 
 
 def _scale_to(session, system, mask, n, kelvin, keep_zero=False):
-    kinetic = 0.5 * float(np.trace(system.kinetic_tensor(None if isinstance(mask, slice) else mask)))
+    kinetic = 0.5 * float(np.trace(system.twice_kinetic_tensor(None if isinstance(mask, slice) else mask)))
     current = temperature(kinetic, 3 * n - 3, session.units.constants)
     if kelvin < 0:
         raise ScriptError("a temperature must not be negative")

@@ -159,7 +159,8 @@ class Scratch(NamedTuple):
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
-    by the gradient; work : of the fitting network; energies : (block,).
+    by the gradient; work : of the fitting network; rounded : a layer's inputs in
+    bfloat16; energies : (block,).
     """
 
     pairs: np.ndarray
@@ -172,6 +173,7 @@ class Scratch(NamedTuple):
     to_far: np.ndarray
     D: np.ndarray
     work: np.ndarray
+    rounded: np.ndarray
     energies: np.ndarray
 
 
@@ -491,10 +493,11 @@ def _forces(i, pairs, integers, to_entries, p0, p1, switch, statistics, pages, f
 
 
 @njit(**OPTIONS)
-def evaluate_share(share, model, exact, load, positions, scratch, results, want_atomic, clock, clock_id):
+def evaluate_share(share, model, exact, half, load, positions, scratch, results, want_atomic, clock, clock_id):
     """All blocks of one thread's share.
 
-    exact : :class:`ExactEmbeddings`, or None if every pair has a table (it is compiled for either).
+    exact : :class:`ExactEmbeddings`, or None if every pair has a table; half : weights of the fitting
+    networks in bfloat16, or None (it is compiled for either).
     ``results.energies`` must hold the constant parts of the atomic energies; the share's other
     results are overwritten.
     """
@@ -505,7 +508,7 @@ def evaluate_share(share, model, exact, load, positions, scratch, results, want_
     if exact is not None:
         exact_rows = exact.rows[share]
     timers, pages = results.timers[share], load.pages[share]
-    most = energies.size  # rows of a block
+    most = runs.shape[0]  # rows of a block
     near_stride, far_stride, stride_D = near.size // (4 * most), far.size // (4 * most), D.size // most
     forces = results.forces[load.page_start[share] : load.page_start[share + 1]]
     of_atoms = results.atomic_virials[load.page_start[share] : load.page_start[share + 1]]
@@ -528,7 +531,7 @@ def evaluate_share(share, model, exact, load, positions, scratch, results, want_
             if centre[FAR_WIDTH] > 0:
                 multiply(
                     far, far_stride, model.fit_numbers[centre[EXPAND] :], centre[FAR_WIDTH], model.padding.shape[2],
-                    near, near_stride, 4 * rows,
+                    near, near_stride, 4 * rows, centre[FAR_WIDTH],
                 )  # fmt: skip
             else:
                 near[: 4 * n * near_stride] = 0
@@ -545,8 +548,8 @@ def evaluate_share(share, model, exact, load, positions, scratch, results, want_
                 D[q * stride_D + n_descriptor + k] = load.extra[atoms[q], k]
         t3 = read_clock(clock, clock_id)
         energy_and_gradient(
-            model.fit_numbers, model.fit_layers, model.fit_parameters, model.fit_first[a], model.fit_first[a + 1],
-            D, stride_D, rows, work, energies,
+            model.fit_numbers, half, scratch.rounded[share], model.fit_layers, model.fit_parameters,
+            model.fit_first[a], model.fit_first[a + 1], D, stride_D, rows, work, energies,
         )  # fmt: skip
         t4 = read_clock(clock, clock_id)
         for q in range(n):
@@ -555,7 +558,7 @@ def evaluate_share(share, model, exact, load, positions, scratch, results, want_
         if centre[FAR_WIDTH] > 0 and not centre[FOLDED]:
             multiply(
                 to_near, near_stride, model.fit_numbers[centre[CONTRACT] :], n_features, centre[FAR_WIDTH],
-                to_far, far_stride, 4 * rows,
+                to_far, far_stride, 4 * rows, n_features,
             )  # fmt: skip
         _gradient_segments(
             model, n, a, pairs, integers, runs, to_near, near_stride, to_far, far_stride, exact_rows, to_entries
@@ -565,7 +568,7 @@ def evaluate_share(share, model, exact, load, positions, scratch, results, want_
             i = atoms[q]
             results.energies[i] += energies[q]
             _forces(
-                i, pairs, integers, to_entries, runs[q, 0], runs[q, runs.shape[1] - 1], model.switch,
+                i, pairs, integers, to_entries, runs[q, 0], runs[q, 2 * model.sel.size], model.switch,
                 model.statistics[a], pages, forces, results.virials[i], of_atoms, want_atomic,
             )  # fmt: skip
         t7 = read_clock(clock, clock_id)

@@ -8,8 +8,22 @@ import numpy as np
 from numba import njit
 
 from .activations import activate
-from .matrix import TILE_ROWS, multiply
-from .packing import ACTIVATION, BACKWARD, BIAS, FORWARD, N_IN, N_OUT, SKIP, TIMESTEP, WIDTH_IN, WIDTH_OUT
+from .matrix import TILE_ROWS, multiply, multiply_half
+from .packing import (
+    ACTIVATION,
+    BACKWARD,
+    BIAS,
+    FORWARD,
+    HALF_BACKWARD,
+    HALF_FORWARD,
+    N_IN,
+    N_OUT,
+    SKIP,
+    STEP,
+    TIMESTEP,
+    WIDTH_IN,
+    WIDTH_OUT,
+)
 from .simd import OPTIONS, round_up
 
 
@@ -23,10 +37,18 @@ def _add_skip(kind, n_in, x, stride_x, y, stride_y, rows):
 
 
 @njit(**OPTIONS)
-def _layer_forward(numbers, layer, parameters, x, stride_x, y, slope, rows):
-    """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'."""
-    width = layer[WIDTH_OUT]
-    multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows)
+def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, slope, rows):
+    """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'.
+
+    half : weights in bfloat16, or None (it is compiled for either); rounded : scratch for the inputs.
+    """
+    width, step = layer[WIDTH_OUT], layer[STEP]
+    in_half = layer[HALF_FORWARD] >= 0
+    if half is not None:  # noqa: SIM102 (numba leaves code out by this condition alone)
+        if in_half:
+            multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows, step)
+    if not in_half:
+        multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows, step)
     bias = numbers[layer[BIAS] : layer[BIAS] + width]
     for i in range(rows):
         row = y[i * width : (i + 1) * width]
@@ -43,12 +65,14 @@ def _layer_forward(numbers, layer, parameters, x, stride_x, y, slope, rows):
 
 
 @njit(**OPTIONS)
-def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, rows, work, energies):
+def energy_and_gradient(
+    numbers, half, rounded, layers, parameters, first, last, x, stride_x, rows, work, energies
+):
     """Scalar outputs of layers ``first .. last - 1`` and, in place of ``x``, their gradient.
 
     x : flat, rows of ``stride_x``; rows : a multiple of TILE_ROWS; energies : (rows,), filled.
     work : flat scratch for values and slopes of every layer and two gradients
-    (:func:`fitting_scratch` gives its size).
+    (:func:`fitting_scratch` gives its size); half, rounded : see :func:`_layer_forward`.
     Cost per row: 4 sum(n_in n_out) flops.
     """
     values, stride = x, stride_x
@@ -57,7 +81,9 @@ def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, r
         width = layers[layer, WIDTH_OUT]
         widest = max(widest, width)
         y, slope = work[position : position + rows * width], work[position + rows * width : position + 2 * rows * width]
-        _layer_forward(numbers, layers[layer], parameters[layer], values, stride, y, slope, rows)
+        _layer_forward(
+            numbers, half, rounded, layers[layer], parameters[layer], values, stride, y, slope, rows
+        )
         values, stride = y, width
         position += 2 * rows * width
     for i in range(rows):
@@ -69,14 +95,20 @@ def energy_and_gradient(numbers, layers, parameters, first, last, x, stride_x, r
     for i in range(rows):
         gradient[i * stride] = 1
     for layer in range(last - 1, first - 1, -1):
-        n_in, n_out = layers[layer, N_IN], layers[layer, N_OUT]
+        n_in, n_out, step = layers[layer, N_IN], layers[layer, N_OUT], layers[layer, STEP]
         width_in, width = layers[layer, WIDTH_IN], layers[layer, WIDTH_OUT]
         position -= 2 * rows * width
         slope = work[position + rows * width : position + 2 * rows * width]
         for k in range(rows * width):
             slope[k] *= gradient[k]
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
-        multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows)
+        in_half = layers[layer, HALF_BACKWARD] >= 0
+        if half is not None:  # noqa: SIM102
+            if in_half:
+                weights = half[layers[layer, HALF_BACKWARD] :]
+                multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows, step)
+        if not in_half:
+            multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows, step)
         for copy in range(layers[layer, SKIP]):
             for i in range(rows):
                 for k in range(n_in):
@@ -120,8 +152,10 @@ def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
         new_values = work[spare_value * room : (spare_value + 1) * room]
         new_slopes = work[spare_slope * room : (spare_slope + 1) * room]
         derivative = work[4 * room : 5 * room]
-        multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows)
-        _layer_forward(numbers, layers[layer], parameters[layer], values, stride, new_values, derivative, rows)
+        multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows, n_in)
+        _layer_forward(
+            numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, rows
+        )
         for k in range(rows * width):
             new_slopes[k] *= derivative[k]
         _add_skip(layers[layer, SKIP], n_in, slopes, stride, new_slopes, width, rows)

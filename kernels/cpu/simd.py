@@ -23,6 +23,7 @@ from functools import update_wrapper
 from inspect import signature
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -41,26 +42,48 @@ OPTIONS = {
 
 
 def _machine():
-    """Bytes per vector and number of vector registers of the machine that code is compiled for."""
+    """Bytes per vector, number of vector registers, and whether there are products of bfloat16.
+
+    Of the processor that numba compiles for.  SVE's width is only known on the machine itself;
+    the environment variable DPMD_VECTOR_BYTES overrides the width, to tune or to compile for
+    another machine.
+    """
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     features = {name[1:] for name in features.split(",") if name.startswith("+")}
+    width, registers = 16, 16
     if "avx512f" in features:
-        return 64, 32, "avx512bf16" in features
-    if "avx" in features:
-        return 32, 16, False
-    if "sve" in features:
-        try:
-            with open("/proc/sys/abi/sve_default_vector_length") as file:
+        width, registers = 64, 32
+    elif "avx" in features:
+        width = 32
+    elif "neon" in features or "sve" in features:
+        registers = 32
+        if "sve" in features and os.path.exists(_SVE_WIDTH):
+            with open(_SVE_WIDTH) as file:
                 width = min(int(file.read()), 64)
-        except (OSError, ValueError):
-            width = 16
-        if width > 16:
-            llvm.set_option("dpmd", f"--aarch64-sve-vector-bits-min={8 * width}")
-        return width, 32, False
-    return 16, 32 if "neon" in features else 16, False
+    width = int(os.environ.get("DPMD_VECTOR_BYTES", width))
+    if "sve" in features and width > 16:
+        llvm.set_option("dpmd", f"--aarch64-sve-vector-bits-min={8 * width}")
+    return width, registers, "avx512bf16" in features
 
 
+_SVE_WIDTH = "/proc/sys/abi/sve_default_vector_length"
 VECTOR_BYTES, REGISTERS, HAS_BFLOAT16 = _machine()
+
+
+class _BFloat16(ir.Type):
+    """LLVM's 16-bit type with the exponent of single precision and 8 bits of fraction."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self):
+        return hash(_BFloat16)
+
+
+BFLOAT16 = _BFloat16()
 
 
 def lanes(dtype):
@@ -71,6 +94,14 @@ def lanes(dtype):
 def round_up(n, multiple):
     """The smallest multiple that is at least ``n``."""
     return -(-n // multiple) * multiple
+
+
+def aligned_zeros(shape, dtype):
+    """An array of zeros that begins where a vector may: loads that cross cache lines cost twice."""
+    n = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(n + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n].view(dtype).reshape(shape)
 
 
 class Value:
@@ -110,8 +141,8 @@ class Value:
     def __lt__(self, other):
         return self._compare("<", other)
 
-    def __ge__(self, other):
-        return self._compare(">=", other)
+    def __gt__(self, other):
+        return self._compare(">", other)
 
 
 class Pointer:
@@ -129,6 +160,10 @@ class Pointer:
         if isinstance(value.type, ir.IntType) and value.type.width < 64:
             value = self.code.builder.sext(value, INT64)
         return Value(self.code, value)
+
+    def raw(self, index):
+        """The number at ``index`` as it is stored."""
+        return Value(self.code, self.code.builder.load((self + index).address))
 
     def _vector_at(self, index, vector_type):
         return self.code.builder.bitcast((self + index).address, vector_type.as_pointer())
@@ -187,6 +222,7 @@ class Code:
         self.lanes = lanes(dtype)
         self.element = ir.FloatType() if dtype == types.float32 else ir.DoubleType()
         self.vector_type = ir.VectorType(self.element, self.lanes)
+        self.int_vector = ir.VectorType(INT32, self.lanes)
 
     def value(self, x, kind):
         """``x`` as an LLVM value of type ``kind`` if it is a Python number."""
@@ -233,6 +269,16 @@ class Code:
         if function is None:
             function = ir.Function(module, ir.FunctionType(result, [v.type for v in values]), name)
         return Value(self, self.builder.call(function, values))
+
+    def rounded(self, vector):
+        """A vector of single precision rounded to bfloat16."""
+        return Value(self, self.builder.fptrunc(vector.value, ir.VectorType(BFLOAT16, self.lanes)))
+
+    def add_products_of_pairs(self, total, a, b):
+        """total + a_even b_even + a_odd b_odd; a, b : lanes of int32 that hold two bfloat16 each."""
+        pairs = ir.VectorType(BFLOAT16, 2 * self.lanes)
+        a, b = (self.builder.bitcast(v.value, pairs) for v in (a, b))
+        return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{8 * VECTOR_BYTES}", self.vector_type, [total.value, a, b])
 
     def select(self, condition, x, y):
         return Value(self, self.builder.select(condition, x.value, y.value))

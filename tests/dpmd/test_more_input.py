@@ -1,4 +1,4 @@
-"""Constant pressure, minimisation, committees, analyses and values of atoms from the TOML input."""
+"""Constant pressure, minimisation, committees and values of atoms from the TOML input."""
 
 import ase.io
 import numpy as np
@@ -79,7 +79,7 @@ def test_other_minimisers(water_run, method):
     assert after < before
 
 
-def test_committee_analyses_and_atoms(water_run, tmp_path, find_model):
+def test_committee_and_atoms(water_run, tmp_path, find_model):
     (tmp_path / "second.pb").write_bytes(find_model("water_md1.pb").read_bytes())
     settings = dict(
         model={"committee": ["second.pb"], "deviation_every": 5, "relative_eV_A": 1.0},
@@ -87,16 +87,12 @@ def test_committee_analyses_and_atoms(water_run, tmp_path, find_model):
             {"file": "a.extxyz", "every": 10, "atom_energies": True, "atom_virials": True},
             {"file": "a.dump", "every": 10, "atom_energies": True, "atom_virials": True},
         ],
-        analysis=[
-            {"kind": "msd", "file": "msd.csv", "every": 5, "elements": ["O"]},
-            {"kind": "rdf", "file": "rdf.csv", "every": 10, "elements": ["O", "H"], "bins": 30},
-        ],
         checkpoint={"every": 10},
     )
     assert water_run(**settings, run={"steps": 10})[0] == 0
     code, text = water_run("--continue", **settings, run={"steps": 20})
     assert code == 0, text
-    files = ("run.model_devi.out", "msd.csv", "rdf.csv", "a.dump", "a.extxyz")
+    files = ("run.model_devi.out", "a.dump", "a.extxyz")
     first = {name: (tmp_path / name).read_bytes() for name in files}
     assert water_run("--overwrite", **settings, run={"steps": 20})[0] == 0
     for name in files:
@@ -104,4 +100,3 @@ def test_committee_analyses_and_atoms(water_run, tmp_path, find_model):
     frame = ase.io.read("a.extxyz", -1)
     assert frame.arrays["atom_energy"].sum() == pytest.approx(frame.get_potential_energy(), abs=1e-6)
     assert len((tmp_path / "run.model_devi.out").read_text().splitlines()) == 6
-    assert len((tmp_path / "msd.csv").read_text().splitlines()) == 6

@@ -10,7 +10,14 @@ from dpmd.lammps.interpreter import run_script
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 OPTIONS = SimpleNamespace(
-    device="cpu", precision="double", threads=1, no_tabulate=False, max_displacement=1.0, check=False
+    device="cpu",
+    precision="double",
+    threads=1,
+    no_tabulate=False,
+    no_low_rank=False,
+    rank=None,
+    max_displacement=1.0,
+    check=False,
 )
 HEAD = """
 units metal

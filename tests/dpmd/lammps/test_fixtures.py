@@ -18,7 +18,8 @@ SCRIPTS = [
     "devi", "devi2", "devi_atomic", "devi_rel",
 ]  # fmt: skip
 OPTIONS = SimpleNamespace(
-    device="cpu", precision="double", threads=1, no_tabulate=False, max_displacement=1.0, check=False
+    device="cpu", precision="double", threads=1, no_tabulate=False, no_low_rank=False, rank=None,
+    max_displacement=1.0, check=False,
 )  # fmt: skip
 
 

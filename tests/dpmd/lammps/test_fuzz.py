@@ -16,7 +16,14 @@ from dpmd.lammps.log import ScriptLog
 from dpmd.lammps.session import Session
 
 OPTIONS = SimpleNamespace(
-    device="cpu", precision="double", threads=1, no_tabulate=False, max_displacement=1.0, check=False
+    device="cpu",
+    precision="double",
+    threads=1,
+    no_tabulate=False,
+    no_low_rank=False,
+    rank=None,
+    max_displacement=1.0,
+    check=False,
 )
 DATA = """water
 
