@@ -184,15 +184,27 @@ class LangevinForce(_Reservoir):
         self.name = f"Langevin forces, 1/friction {relaxation_time:g} ps"
         self.timestep, self.target, self.time, self.seed, self.zero = timestep, target, relaxation_time, seed, zero
 
+    #: True between the first half of a step and its end, when forces are those of the next step
+    _moving = False
+
+    def first_half(self, system):
+        self._moving = True
+
+    def end_of_step(self, system):
+        self._moving = False
+
     def after_forces(self, system):
         chosen, mass = self.chosen(system), 1 / system.inverse_masses[:, None]
-        kt = system.constants.boltzmann * self.target(system.step + 1)
-        noise = standard_normals(self.seed, system.step, system.ids, LANGEVIN)
+        step = system.step + self._moving
+        kt = system.constants.boltzmann * self.target(step)
+        noise = standard_normals(self.seed, step, system.ids, LANGEVIN)
         random = np.sqrt(2 * mass * kt / (self.time * self.timestep)) * noise
         if self.zero:
             random = random - system.sum(random[chosen].sum(axis=0)) / max(self.n_atoms(system), 1)
         force = (random - mass * system.velocities / self.time)[chosen]
-        self.reservoir_energy -= self.timestep * float(system.sum((force * system.velocities[chosen]).sum()))
+        if self._moving:
+            work = self.timestep * float(system.sum((force * system.velocities[chosen]).sum()))
+            self.reservoir_energy -= work
         system.forces[chosen] += force
 
 
