@@ -49,6 +49,8 @@ class Fix:
     momentum_conserved = True
     #: whether it moves the atoms
     integrates = False
+    #: whether it adds to the model's forces
+    changes_forces = False
     #: whether it changes the cell
     changes_cell = False
 

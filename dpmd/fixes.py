@@ -29,6 +29,11 @@ class Together(Fix):
         return all(part.momentum_conserved for part in self.parts.values())
 
     @property
+    def changes_forces(self):
+        """Whether a part adds to the model's forces."""
+        return any(part.changes_forces for part in self.parts.values())
+
+    @property
     def changes_cell(self):
         """Whether a part changes the cell."""
         return any(part.changes_cell for part in self.parts.values())
@@ -178,6 +183,7 @@ class LangevinForce(_Reservoir):
     """
 
     momentum_conserved = False
+    changes_forces = True
 
     def __init__(self, timestep, target, relaxation_time, seed, group=None, zero=False):
         super().__init__(group)
@@ -261,6 +267,7 @@ class SetForce(GroupFix):
     """Replaces force components; values : (3,) eV/Å, None where the force stays."""
 
     name = "forces set"
+    changes_forces = True
 
     def __init__(self, values, group=None):
         super().__init__(group)
@@ -279,6 +286,7 @@ class AddForce(GroupFix):
     """Adds the same force, (3,) eV/Å, to each atom; its potential energy is -F.x."""
 
     name = "constant forces"
+    changes_forces = True
 
     def __init__(self, values, group=None):
         super().__init__(group)
@@ -298,6 +306,7 @@ class SpringSelf(GroupFix):
     """
 
     name = "springs to the first positions"
+    changes_forces = True
 
     def __init__(self, stiffness, directions=(True, True, True), group=None):
         super().__init__(group)

@@ -37,9 +37,11 @@ class Committee:
 
     def evaluate(self, simulation):
         """Forces (models, n, 3) eV/Å and virials (models, 3, 3) eV of all models at the present positions."""
-        domain = simulation.domain
-        forces, virials = [], []
-        for potential in (self.first, *self.others):
+        domain, system = simulation.domain, simulation.system
+        forces, virials, missing = [], [], [self.first, *self.others]
+        if not simulation.ensemble.changes_forces:  # then the first model's are there
+            forces, virials, missing = [system.forces.copy()], [system.virial], self.others
+        for potential in missing:
             buffer = np.zeros_like(domain.forces)
             result = potential.operators.evaluate(
                 domain.positions, domain.types, domain.neighbors, buffer, **simulation.parameters
