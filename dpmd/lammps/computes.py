@@ -21,8 +21,11 @@ _CENTROID = [0, 4, 8, 3, 6, 7, 1, 2, 5]
 class Compute:
     """A named quantity of a group.  Subclasses have ``scalar()``, ``vector()``, ``array()`` or ``atoms()``.
 
-    atoms() : (n,) or (n, columns) in the present order of the atoms.
+    atoms() : (n,) or (n, columns) in the present order of the atoms.  width : elements of the vector, or
+    columns of the array or of the values of atoms.
     """
+
+    width = 1
 
     def __init__(self, session, group, words):
         self.session, self.group = session, group
@@ -45,7 +48,7 @@ class Compute:
 class Temperature(Compute):
     """Kinetic temperature with 3 N - 3 degrees of freedom, and the kinetic tensor."""
 
-    extra = 3
+    extra, width = 3, 6
 
     def freedom(self):
         n = self.system.n_atoms if self.group is None else self.group.n_atoms(self.system)
@@ -83,6 +86,8 @@ class KineticEnergy(Compute):
 class Pressure(Compute):
     """Pressure tensor of the whole system, in the order xx yy zz xy xz yz."""
 
+    width = 6
+
     def set_up(self, words):
         self.temperature = words[0] if words else "thermo_temp"
         kinds = set(words[1:])
@@ -110,6 +115,8 @@ class Pressure(Compute):
 
 class Displacement(Compute):
     """Mean squared displacement since the compute was defined."""
+
+    width = 4
 
     def set_up(self, words):
         options = dict(zip(words[::2], words[1::2], strict=False))
@@ -140,6 +147,7 @@ class Distribution(Compute):
             raise ScriptError("compute rdf takes pairs of types after the number of bins")
         sets = [set(self.session.type_range(w)) for w in words[1:]] or [set(range(1, self.session.n_types + 1))] * 2
         self.pairs = list(zip(sets[::2], sets[1::2], strict=True))
+        self.width = 1 + 2 * len(self.pairs)
 
     def array(self):
         self.session.need_forces()
@@ -170,7 +178,7 @@ class _AtomKinetic(Compute):
 class CentroidStress(Compute):
     """-W_j - m v v of each atom in pressure x volume; a pair's term belongs to the neighbour, as in DeePMD-kit."""
 
-    columns = _CENTROID
+    columns, width = _CENTROID, 9
 
     def set_up(self, words):
         if not words:
@@ -197,6 +205,8 @@ class CentroidStress(Compute):
 class Stress(CentroidStress):
     """The symmetric part of centroid/stress/atom: xx yy zz xy xz yz."""
 
+    width = 6
+
     def atoms(self):
         tensors = self.tensors()
         return ((tensors + tensors.transpose(0, 2, 1)) / 2)[:, COLUMN, ROW][:, _ORDER]
@@ -211,7 +221,7 @@ class Property(Compute):
         unknown = [w for w in words if w not in COLUMNS or COLUMNS[w].text]
         if not words or unknown:
             raise ScriptError(f"property {(unknown or ['(none)'])[0]!r} is not supported; known: {', '.join(COLUMNS)}")
-        self.words = words
+        self.words, self.width = words, len(words)
 
     def atoms(self):
         from .dumps import COLUMNS
@@ -229,7 +239,7 @@ class Reduce(Compute):
     def set_up(self, words):
         if len(words) < 2 or words[0] not in self.kinds:
             raise ScriptError(f"compute reduce takes one of {', '.join(self.kinds)} and per-atom values")
-        self.kind, self.words = words[0], words[1:]
+        self.kind, self.words, self.width = words[0], words[1:], len(words) - 1
 
     def vector(self):
         mask = self.mask()
@@ -246,6 +256,8 @@ class Reduce(Compute):
 
 class CentreOfMass(Compute):
     """Centre of mass of the group, unwrapped."""
+
+    width = 3
 
     def vector(self):
         return self.session.centre_of_mass(self.group)

@@ -413,6 +413,12 @@ class OutputFix(Hook):
 
     integrates = False
     scalar, vector, array = None, None, None
+
+    @property
+    def width(self):
+        """Values that are looked at."""
+        return len(getattr(self, "names", ())) or 1
+
     #: the step that was looked at last: the first one of a run is the last one of the run before
     last = None
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
-from ..fixes import BerendsenThermostat, StochasticRescaling, Together
+from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
 from ..potential import Potential
 from ..preflight import type_table
@@ -45,6 +45,12 @@ def load_potential(path, options, skin):
     potential = _potentials[key]
     potential.skin = skin
     return potential
+
+
+def _current(source, what):
+    """Attribute ``what`` of a compute or fix, called if it is a method; None if there is none."""
+    value = getattr(source, what, None)
+    return value() if callable(value) else value
 
 
 class Pair:
@@ -243,44 +249,30 @@ class Session:
             return [name]
         base, _, inside = name.partition("[")
         source = self.compute(base[2:]) if base[0] == "c" else self.fix(base[2:])
-        if isinstance(source, OutputFix):
-            count = len(getattr(source, "names", [])) or 1
-        elif hasattr(source, "atoms"):
-            count = np.atleast_2d(source.atoms().T).shape[0] if self.simulation else 9
-        elif hasattr(source, "array"):
-            count = 1 + 2 * len(source.pairs)
-        else:
-            count = len(source.vector) if not callable(source.vector) else len(source.vector())
+        count = source.width if hasattr(source, "width") else np.size(_current(source, "vector"))
         low, _, high = inside.removesuffix("]").partition("*")
         if not all(w == "" or w.isdigit() for w in (low, high)):
             raise ScriptError(f"{name!r}: the range is not like [*], [2*] or [1*3]")
         return [f"{base}[{k}]" for k in range(int(low or 1), int(high or count) + 1)]
 
     def _of_source(self, name, indices, source):
-        get = lambda what: value() if callable(value := getattr(source, what, None)) else value  # noqa: E731
-        if len(indices) == 0:
-            value = get("scalar")
-            if value is None and isinstance(source, Fix):
-                value = source.reservoir_energy * self.units.energy
-            elif isinstance(source, Fix) and value is not None:
-                value = value * self.units.energy
-        elif len(indices) == 1:
-            value = get("vector")
-            if value is not None:
-                if not 1 <= indices[0] <= len(value):
-                    raise ScriptError(f"{name}[{indices[0]}]: there are {len(value)} elements")
-                value = value[indices[0] - 1] * (self.units.energy if isinstance(source, Fix) else 1.0)
-        else:
-            value = get("array")
-            if value is not None:
-                i, j = indices[:2]
-                if not (1 <= i <= len(value) and 1 <= j <= value.shape[1]):
-                    raise ScriptError(f"{name}[{i}][{j}]: there are {value.shape[0]} rows and {value.shape[1]} columns")
-                value = value[i - 1, j - 1]
+        """A number of a compute or fix: its scalar, or an element of its vector or array."""
+        kind = ("scalar", "vector", "array")[min(len(indices), 2)]
+        value = _current(source, kind)
+        if value is None and kind == "scalar" and isinstance(source, Fix):
+            value = source.reservoir_energy
         if value is None:
-            kind = ("single number", "vector", "array")[min(len(indices), 2)]
             raise ScriptError(f"{name} has no {kind} (or not yet)")
-        return float(value)
+        if kind != "scalar":
+            shape = np.shape(value)
+            if len(indices) != len(shape) or not all(1 <= i <= n for i, n in zip(indices, shape, strict=True)):
+                raise ScriptError(
+                    f"{name}{''.join(f'[{i}]' for i in indices)}: there are {' x '.join(map(str, shape))}"
+                )
+            value = value[tuple(i - 1 for i in indices)]
+        # fixes that act hold energies (eV) or lengths; computes and averages are in the script's units already
+        energy = isinstance(source, Fix) and not isinstance(source, Recenter)
+        return float(value) * (self.units.energy if energy else 1.0)
 
     def value(self, name, indices=()):
         """A name in a formula: thermo keyword, c_ID, f_ID."""
@@ -347,9 +339,7 @@ class Session:
         """A vector, or a column of an array, for ``fix ave/time mode vector``."""
         kind, base, indices = self._reference(name)
         source = self.compute(base) if kind == "c" else self.fix(base)
-        what = "array" if indices else "vector"
-        value = getattr(source, what, None)
-        value = value() if callable(value) else value
+        value = _current(source, "array" if indices else "vector")
         if value is None:
             raise ScriptError(f"{name} is not a {'column of an array' if indices else 'vector'}")
         return value[:, indices[0] - 1] if indices else value
