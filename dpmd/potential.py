@@ -11,7 +11,7 @@ from dpmd.models import ModelError
 from dpmd.models.cache import load_for_operators
 from dpmd.parallel import SerialDomain
 from dpmd.parallel.batch import Batch
-from dpmd.parallel.domain import complete_cell
+from dpmd.parallel.domain import UnusableStructure, complete_cell
 
 from .errors import InputError
 from .system import System
@@ -73,6 +73,10 @@ class Potential:
     ):
         if device not in ("auto", "cpu"):
             raise InputError(f"device {device!r} is not available; this version computes on 'cpu'")
+        if not 0 <= skin <= 10:
+            raise InputError(f"skin = {skin!r} is out of range; it must be between 0 and 10 Å")
+        if threads is not None and not 1 <= threads <= 4096:
+            raise InputError(f"threads = {threads!r} is out of range; it must be between 1 and 4096")
         self.loaded = load_for_operators(model, tabulate, low_rank, rank)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
         self.device = "cpu"
@@ -97,8 +101,11 @@ class Potential:
 
         types : (n,) the model's types; default by chemical symbol.
         """
+        if len(atoms) == 0:
+            raise InputError("structure: there are no atoms")
         if types is None:
             types = assign_types(atoms.symbols, self.type_map)
+        self._check_types(types)
         return System(
             ids=np.arange(1, len(atoms) + 1),
             types=np.asarray(types, np.int32),
@@ -109,6 +116,15 @@ class Potential:
             periodic=np.array(atoms.pbc, bool),
             type_names=tuple(self.type_map),
         )
+
+    def _check_types(self, types):
+        wrong = np.asarray(types)
+        wrong = wrong[(wrong < -1) | (wrong >= self.model.n_types)]
+        if len(wrong):
+            raise InputError(
+                f"type {wrong[0]} is not one of the model's {self.model.n_types} ({', '.join(self.type_map)}); types "
+                "count from 0, in that order"
+            )
 
     def evaluate(self, atoms, fparam=None, aparam=None, atomic_virials=False, types=None):
         """Evaluate ASE Atoms, or a list of them.
@@ -148,12 +164,15 @@ class Potential:
 
     def _operate(self, place, fparam, aparam, atomic_virials, offsets=None):
         try:
-            return self.operators.evaluate(
+            result = self.operators.evaluate(
                 place.positions, place.types, place.neighbors, place.forces, frame_parameters=fparam,
                 atomic_parameters=aparam, atomic_virials=atomic_virials, system_offsets=offsets,
             )  # fmt: skip
         except ModelError as error:
             raise InputError(str(error)) from error
+        if not np.isfinite(place.forces).all():
+            raise InputError("structure: the forces are not numbers; two atoms are at the same place")
+        return result
 
     # ------------------------------------------------------------------ many structures
 
@@ -185,6 +204,7 @@ class Potential:
             types = self._types_of_numbers(first, structures)
         else:
             types = np.concatenate([np.asarray(t, np.int32) for t in types])
+            self._check_types(types)
         if aparam is not None:
             n_aparam = max(self.model.fitting.n_aparam, 1)
             aparam = np.concatenate(
@@ -246,7 +266,11 @@ class _Followed:
         return np.array_equal(types, self._kinds)
 
     def _update(self):
-        if self.domain.update(self.system):
+        try:
+            rebuilt = self.domain.update(self.system)
+        except UnusableStructure as error:
+            raise InputError(f"structure: {error}") from error
+        if rebuilt:
             #: position in the input of every atom, which the domain keeps in spatial order
             self.order = self.system.ids - 1
 
