@@ -17,7 +17,7 @@ from dpmd.simulation import Simulation
 from dpmd.system import System
 from dpmd.units import BAR, BOLTZMANN
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 N, EPSILON, SIGMA, CUTOFF, MASS = 64, 0.0104, 3.4, 6.5, 39.948
 TIMESTEP = 0.008  # ps
