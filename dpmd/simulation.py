@@ -36,6 +36,8 @@ class Hook:
     """
 
     every = 1
+    #: True if it knows that a rank's system is a part of the whole; others are refused on several ranks
+    several_ranks = False
 
     def due(self, step, first=False):
         """Whether to be called at this step; ``first``: before the first step of a run."""
@@ -70,7 +72,7 @@ class Simulation:
     >>> simulation.resume(1000)
 
     system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
-    domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
+    domain : such as :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
     parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators;
     hooks : called in order.
     """
@@ -78,6 +80,11 @@ class Simulation:
     def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
+        alone = sorted({type(hook).__name__ for hook in self.hooks if not hook.several_ranks})
+        if alone and system.processes.size > 1:
+            raise RunError.everywhere_raised(
+                f"{', '.join(alone)}: not available on several ranks; start md-run without the MPI launcher"
+            )
         self.timers = Timers()
         self.steps_done = 0
         #: how often forces were computed
@@ -136,10 +143,11 @@ class Simulation:
         clock = self.timers.lap("force", clock)
         system.forces[:] = domain.fold(domain.forces)
         self.evaluations += 1
-        system.energy, system.virial = float(result.energies[0]), result.virials[0]
-        if result.overflowed:
+        sums = system.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
+        system.energy, system.virial, overflowed = float(sums[0]), sums[1:10].reshape(3, 3), int(sums[10])
+        if overflowed:
             self.overflows += 1
-            self.most_overflowed = max(self.most_overflowed, result.overflowed)
+            self.most_overflowed = max(self.most_overflowed, overflowed)
         self.ensemble.after_forces(system)
         self.timers.lap("communication", clock)
 
