@@ -160,15 +160,7 @@ class Job:
 
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
-        path = self.base / model.file
-        try:
-            there = path.exists()
-        except (OSError, ValueError) as error:
-            raise InputError(f"{model.where('file')}: model file: {error}") from error
-        if not there:
-            near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
-            hint = f"; that folder has {', '.join(near)}" if near else ""
-            raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
+        path = files.find_input(self.base / model.file, "model file", model.where("file"))
         try:
             threads = run.threads or max(1, available_cores() // self.processes.machine_ranks)
             potential = Potential(
