@@ -1,0 +1,229 @@
+"""One GPU as the operators see it: arrays, compiled kernels, matrix products, recorded steps.
+
+Everything that needs CuPy is here, and imported only when a device is made.  The emulation of
+``tests/kernels`` offers the same methods on a CPU.
+"""
+
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from dpmd.models import ModelError
+
+#: how numbers are handed to the matrix units, as in common.cuh
+PLAIN, HALF, SPLIT = range(3)
+#: elements of a product's input
+INPUT_TYPES = {HALF: np.dtype(np.uint16), SPLIT: np.dtype(np.uint16)}
+#: warps of a block
+WARPS = 4
+
+
+class DeviceError(ModelError):
+    """No usable GPU, or not enough of its memory; the message says what to do."""
+
+
+@cache
+def source(*names):
+    """Text of kernel files, one after another."""
+    folder = resources.files(__package__)
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def available():
+    """Why no GPU can be used, in words, or None if one can."""
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed; pip install 'dpmd[cuda13]' (or [cuda12], as the driver needs)"
+    except Exception as error:  # a broken CUDA installation raises many kinds
+        return f"CuPy does not load ({error})"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        return f"the CUDA driver does not answer ({error}); nvidia-smi tells more"
+    return None if count else "CuPy finds no GPU; nvidia-smi tells whether the driver sees one"
+
+
+class Flag:
+    """An integer that kernels set and the host reads: host memory that the device sees."""
+
+    def __init__(self, allocation, pointer, synchronize):
+        self._allocation, self._synchronize = allocation, synchronize
+        self._value = np.frombuffer(allocation, np.int32, 1)
+        self.pointer = np.uint64(pointer)
+
+    def clear(self):
+        """Set it to 0; no kernel that may set it must be running."""
+        self._value[0] = 0
+
+    def read(self):
+        """Wait for the kernels launched so far, then return the value."""
+        self._synchronize()
+        return int(self._value[0])
+
+
+def _argument(value):
+    if value is None:
+        return np.uint64(0)
+    if isinstance(value, int):
+        return np.int32(value)
+    return np.float64(value) if isinstance(value, float) else value
+
+
+class _Kernels:
+    def __init__(self, module):
+        self._module, self._functions = module, {}
+
+    def _function(self, name):
+        if name not in self._functions:
+            self._functions[name] = self._module.get_function(name)
+        return self._functions[name]
+
+    def warps(self, name, count, *arguments):
+        """Launch ``count`` warps.  Python ints are passed as int, floats as double, None as a null pointer."""
+        if count:
+            self._function(name)((-(-count // WARPS),), (32 * WARPS,), tuple(map(_argument, arguments)))
+
+    def threads(self, name, count, *arguments):
+        """Launch at least ``count`` threads; see :meth:`warps`."""
+        if count:
+            self._function(name)((-(-count // 128),), (128,), tuple(map(_argument, arguments)))
+
+
+class CudaDevice:
+    """GPU number ``index`` through CuPy.  Raises DeviceError if it cannot be used."""
+
+    def __init__(self, index=0):
+        reason = available()
+        if reason:
+            raise DeviceError(f"device cuda:{index}: {reason}")
+        import cupy
+        from cupy_backends.cuda.libs import cublas
+
+        self.xp, self._cublas = cupy, cublas
+        count = cupy.cuda.runtime.getDeviceCount()
+        if index >= count:
+            raise DeviceError(f"device cuda:{index}: there are {count} GPUs, numbered from 0")
+        self.index = index
+        cupy.cuda.Device(index).use()
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        self.name = properties["name"].decode()
+        self.capability = 10 * properties["major"] + properties["minor"]
+        self.has_bf16 = self.capability >= 80
+        self._one, self._zero = {}, {}
+        for dtype in (np.float32, np.float64):
+            self._one[np.dtype(dtype)], self._zero[np.dtype(dtype)] = np.ones(1, dtype), np.zeros(1, dtype)
+        self._recording = cupy.cuda.Stream(non_blocking=True)
+        self._keep_workspace()
+
+    def _keep_workspace(self):
+        """Give cuBLAS its own memory, so that recorded steps allocate none.  Harmless if it fails."""
+        import ctypes
+
+        version = self.xp.cuda.runtime.runtimeGetVersion() // 1000
+        try:
+            library = ctypes.CDLL(f"libcublas.so.{version}")
+            self._workspace = self.xp.empty(32 << 20, np.uint8)
+            library.cublasSetWorkspace_v2(
+                ctypes.c_void_p(self.xp.cuda.device.get_cublas_handle()),
+                ctypes.c_void_p(self._workspace.data.ptr),
+                ctypes.c_size_t(self._workspace.nbytes),
+            )
+            self._set_workspace = library.cublasSetWorkspace_v2
+        except (OSError, AttributeError):
+            self._set_workspace = None
+
+    # ------------------------------------------------------------------ arrays
+
+    def empty(self, shape, dtype):
+        """Uninitialised array.  Raises DeviceError when memory is short."""
+        try:
+            return self.xp.empty(shape, dtype)
+        except self.xp.cuda.memory.OutOfMemoryError:
+            self.release()
+            try:
+                return self.xp.empty(shape, dtype)
+            except self.xp.cuda.memory.OutOfMemoryError as error:
+                raise DeviceError(
+                    f"device cuda:{self.index}: out of memory ({error}); use fewer atoms, a smaller skin or precision "
+                    '"mixed", or more GPUs'
+                ) from None
+
+    def zeros(self, shape, dtype):
+        """Array of zeros."""
+        array = self.empty(shape, dtype)
+        array.fill(0)
+        return array
+
+    def upload(self, array):
+        """A copy on the device."""
+        array = np.ascontiguousarray(array)
+        copy = self.empty(array.shape, array.dtype)
+        copy.set(array)
+        return copy
+
+    def download(self, array):
+        """A copy on the host."""
+        return array.get()
+
+    def memory(self):
+        """Bytes ``(free, total, held by this process)``."""
+        free, total = self.xp.cuda.runtime.memGetInfo()
+        pool = self.xp.get_default_memory_pool()
+        return free + pool.free_bytes(), total, pool.used_bytes()
+
+    def release(self):
+        """Give memory that is no longer used back to the driver."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def flag(self):
+        """A new :class:`Flag`."""
+        memory = self.xp.cuda.alloc_pinned_memory(64)
+        return Flag(memory, memory.ptr, self.synchronize)
+
+    # ------------------------------------------------------------------ work
+
+    def synchronize(self):
+        """Wait until everything launched is done."""
+        self.xp.cuda.get_current_stream().synchronize()
+
+    def compile(self, names, macros):
+        """Kernels of source files with macros defined; compiled once per machine (CuPy keeps them)."""
+        options = ("-std=c++17", f"-DWARPS={WARPS}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
+        return _Kernels(self.xp.RawModule(code=source("common.cuh", *names), options=options))
+
+    def record(self, function):
+        """Record the launches of ``function`` as a graph; returns a function that replays them."""
+        with self._recording as stream:
+            stream.begin_capture()
+            try:
+                function()
+            finally:
+                graph = stream.end_capture()
+        return graph.launch
+
+    def multiply(self, kind, a, b, c, shape, lead, accumulate=False, tf32=False):
+        """c (m, n) = a (m, k) @ b (k, n), row-major, added to c if ``accumulate``.
+
+        kind : PLAIN (numbers of c's type), HALF (fp16) or SPLIT (bf16), accumulated in c's type;
+        shape : (m, n, k); lead : row lengths (elements) of a, b and c.
+        """
+        m, n, k = shape
+        blas = self._cublas
+        handle = self.xp.cuda.device.get_cublas_handle()
+        blas.setStream(handle, self.xp.cuda.get_current_stream().ptr)
+        if self._set_workspace:
+            import ctypes
+
+            self._set_workspace(
+                ctypes.c_void_p(handle), ctypes.c_void_p(self._workspace.data.ptr), ctypes.c_size_t(self._workspace.nbytes)
+            )
+        out = 1 if c.dtype == np.float64 else 0  # CUDA_R_64F, CUDA_R_32F
+        given = {PLAIN: out, HALF: 2, SPLIT: 14}[kind]  # CUDA_R_16F, CUDA_R_16BF
+        compute = 70 if out == 1 else 77 if tf32 else 68  # CUBLAS_COMPUTE_64F, _32F_FAST_TF32, _32F
+        one, beta = self._one[c.dtype], (self._one if accumulate else self._zero)[c.dtype]
+        blas.gemmEx(
+            handle, 0, 0, n, m, k, one.ctypes.data, b.data.ptr, given, lead[1], a.data.ptr, given, lead[0],
+            beta.ctypes.data, c.data.ptr, out, lead[2], compute, -1,
+        )  # fmt: skip

@@ -1,0 +1,358 @@
+"""Operators on a GPU: the embedding kernels with cuBLAS products between them, chunk by chunk."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmd.models.networks import evaluate
+
+from ..operators import Evaluation, resolve_parameters
+from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, CudaDevice, DeviceError
+from .packing import even, pack_embeddings, pack_exact_networks, pack_fitting
+from .shells import make_shells
+
+FIXED_SCALE = 2.0**42  # units of forces and virials in kernels, as in common.cuh
+#: centres of a chunk; scratch memory is about 22 kB each in mixed precision
+CHUNK = 32768
+#: bytes of scratch for the rows of exact embedding networks
+EXACT_BYTES = 256 << 20
+#: warps that share a sum
+SUM_WARPS = 1024
+PHASES = ("embedding forward", "fitting", "embedding backward")
+
+
+@dataclass
+class Work:
+    """Atoms and lists on the device, and where results go.
+
+    atoms : (atoms, 4) float64, x, y, z in Å and, as int64 bits, the row of ``forces`` that takes the
+    atom's force; rows (centres, stride) int32 and counts (centres, T) int32 : neighbours by type;
+    centres : (n,) int32, grouped by type; type_counts : (T,) how many of each;
+    forces : (rows, 4) int64 in units of 2^-42 eV/Å, set to zero first; energies, constants : (atoms,)
+    float64, eV; virials : (centres, 9) float64 or None; atomic_virials : (rows, 9) int64 or None;
+    extra : (centres, n_extra) float64 or None; overflowed : (1,) int32, added to.
+    """
+
+    atoms: Any
+    rows: Any
+    counts: Any
+    centres: Any
+    type_counts: list
+    forces: Any
+    energies: Any
+    constants: Any
+    overflowed: Any
+    virials: Any = None
+    atomic_virials: Any = None
+    extra: Any = None
+
+
+class CudaOperators:
+    """Operators on one GPU; see :class:`dpmd.kernels.operators.Operators`.
+
+    model : with tables, or exact networks where it has none; precision : ``"double"``, ``"mixed"`` or
+    ``"half"``; device : a :class:`~dpmd.kernels.cuda.device.CudaDevice` or its number; chunk : centres
+    evaluated at a time; low_rank : False for full table rows; strict : in ``mixed``, products in plain
+    fp32 instead of three bf16 products.
+    Forces are summed in fixed point, so results are bitwise the same in every run.
+    """
+
+    threads = 1
+
+    def __init__(self, model, precision="double", device=0, chunk=None, low_rank=True, strict=False):
+        if precision not in ("double", "mixed", "half"):
+            raise ValueError(f"precision {precision!r} is not one of double, mixed, half")
+        self.model, self.precision = model, precision
+        self.device = CudaDevice(device) if isinstance(device, int) else device
+        d, f = model.descriptor, model.fitting
+        if d.n_embedding > 128 or d.axis_neuron > 32:
+            raise DeviceError("embeddings wider than 128 or axes beyond 32 do not run on a GPU; use --device cpu")
+        self._dtype = np.dtype(np.float64 if precision == "double" else np.float32)
+        split = precision == "mixed" and self.device.has_bf16 and not strict
+        self._kind = HALF if precision == "half" else SPLIT if split else PLAIN
+        self._input_type = INPUT_TYPES.get(self._kind, self._dtype)
+        shells = make_shells(model, precision) if low_rank else None
+        packed = pack_embeddings(d, shells)
+        self._exact = bool(packed.networks)
+        self.n_basis = packed.expansion.shape[2]
+        self.split = float(packed.pair_numbers[:, :, 5].min()) ** 0.5 if self.n_basis else None
+        self.n_extra = f.n_fparam + f.n_aparam
+        self._d_stride = -(-(d.axis_neuron * even(d.n_embedding) + even(self.n_extra)) // 8) * 8
+        upload, real = self.device.upload, self._dtype
+        self._near, self._far = upload(packed.near.astype(real)), upload(packed.far.astype(real))
+        self._environment = upload(
+            np.array([d.switch_start, 1 / d.switch_width, d.protection, d.switch_end**2, 1 / d.neighbor_count, 0, 0, 0])
+        )
+        self._statistics = upload(
+            np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std, 0 * d.radial_mean], axis=1).astype(real)
+        )
+        self._pair_numbers = upload(packed.pair_numbers.astype(real))
+        self._pair_integers = upload(packed.pair_integers)
+        self._padding = [upload(p.astype(real)) for p in packed.padding]
+        self._expansion = [upload(e.astype(real)) for e in packed.expansion]
+        self._transposed = [upload(np.ascontiguousarray(e.transpose(0, 2, 1)).astype(real)) for e in packed.expansion]
+        if self._exact:
+            self._networks = [upload(array) for array in pack_exact_networks(packed.networks, real)]
+        self._fitting = [self._upload_fitting(t) for t in range(model.n_types)]
+        self._kernels = self.device.compile(
+            ("embedding.cu", "fitting.cu"),
+            {
+                "REAL": "double" if precision == "double" else "float", "INPUT_KIND": self._kind,
+                "N_TYPES": d.n_types, "N_EMBEDDING": d.n_embedding, "N_AXIS": d.axis_neuron, "N_BASIS": self.n_basis,
+                "EXACT": int(self._exact), "SHARED_SELECTION": int(d.shared_selection),
+            },
+        )  # fmt: skip
+        self._chunk, self._scratch, self._room = chunk, None, (0, 0)
+        #: seconds per phase, see :meth:`profile`
+        self.seconds = {}
+
+    @property
+    def description(self):
+        """What is computed how, for the log."""
+        products = {PLAIN: str(self._dtype), HALF: "fp16 inputs, fp32 sums", SPLIT: "split bf16 (3 products), fp32 sums"}
+        tables = "full table rows"
+        if self._exact:
+            tables = "exact embedding networks"
+        elif self.n_basis:
+            tables = f"{self.n_basis} basis functions beyond {self.split:g} Å, full table rows within"
+        return f"{self.device.name}; products in {products[self._kind]}; {tables}"
+
+    def _upload_fitting(self, t):
+        f = self.model.fitting
+        if t in f.silent_types:
+            return None
+        packed = pack_fitting(
+            f.networks[t], self.model.descriptor, self.n_extra, self._d_stride, self._kind, self._dtype
+        )
+        for layer in packed.layers:
+            for name in ("weight", "transposed", "bias", "timestep", "parameters"):
+                value = getattr(layer, name)
+                setattr(layer, name, None if value is None else self.device.upload(value))
+        packed.top = self.device.upload(packed.top)
+        return packed
+
+    def constant_energies(self, types, extra=None):
+        """(atoms,) eV: bias, less the energy at zero descriptor where the model asks for it."""
+        f = self.model.fitting
+        energies = np.zeros(len(types))
+        for t in range(self.model.n_types):
+            atoms = np.flatnonzero(types == t)
+            if len(atoms) == 0 or t in f.silent_types:
+                continue
+            energies[atoms] = f.energy_bias[t] + self._fitting[t].bias
+            if f.subtract_vacuum[t]:
+                rows = np.zeros((len(atoms) if self.n_extra else 1, self.model.descriptor.n_out + self.n_extra))
+                if self.n_extra:
+                    rows[:, self.model.descriptor.n_out :] = extra[atoms]
+                energies[atoms] -= evaluate(f.networks[t], rows)[:, 0]
+        return energies
+
+    # ------------------------------------------------------------------ memory
+
+    def bytes_per_centre(self, stride):
+        """Scratch bytes for one centre of a chunk."""
+        d, item = self.model.descriptor, self._dtype.itemsize
+        parts = {PLAIN: item, HALF: 2, SPLIT: 4}[self._kind]
+        hidden = max((sum(layer.n_out for layer in f.layers) for f in self._fitting if f), default=0)
+        widest = max((layer.n_out for f in self._fitting if f for layer in f.layers), default=0)
+        rows = 6 * -(-d.n_embedding // 32) * 32 * stride * item if self._exact else 0
+        return (
+            item * (4 * d.n_embedding + d.n_types + self._d_stride + 2 * hidden + 2 * widest)
+            + parts * self._d_stride + 6 * widest * (1 if self._kind == SPLIT else 2) + rows
+        )  # fmt: skip
+
+    def _prepare(self, most, stride):
+        """Scratch for chunks of up to ``most`` centres; smaller chunks where memory is short."""
+        stride = stride if self._exact else 0
+        have = self._room
+        if self._scratch and most <= have[0] and stride <= have[1]:
+            return
+        self._scratch = None
+        each = self.bytes_per_centre(stride)
+        rows = min(most, self._chunk or CHUNK)
+        if self._exact:
+            rows = max(1, min(rows, EXACT_BYTES // each))
+        while rows > 256 and rows * each > 0.8 * self.device.memory()[0]:
+            rows //= 2
+        d, real, empty, zeros = self.model.descriptor, self._dtype, self.device.empty, self.device.zeros
+        parts, hidden_parts = (2, 3) if self._kind == SPLIT else (1, 1)
+        layers = [f.layers for f in self._fitting if f]
+        depth = max(map(len, layers), default=0)
+        widths = [max((ls[k].n_out for ls in layers if k < len(ls)), default=0) for k in range(depth)]
+        widest = max(widths, default=0)
+        self._scratch = {
+            "T": empty((rows, 4 * d.n_embedding), real),
+            "limits": empty((rows, d.n_types), real),
+            "D": zeros((rows, parts * self._d_stride), self._input_type),
+            "dD": empty((rows, self._d_stride), real),
+            "z": [empty((rows * w,), real) for w in widths],
+            "y": [empty((rows * w,), real) for w in widths[:-1]],
+            "g": [empty((rows * widest,), real) for _ in range(2)],
+            "input": empty((rows * hidden_parts * widest,), self._input_type),
+            "exact": empty((rows * stride, 6 * -(-d.n_embedding // 32) * 32), real) if self._exact else None,
+        }
+        self._room = (max(most, rows), stride)
+        self._rows = rows
+
+    # ------------------------------------------------------------------ evaluation on the device
+
+    def prepare(self, work):
+        """Allocate what :meth:`launch` needs, so that it can be recorded."""
+        self._prepare(max([*work.type_counts, 1]), work.rows.shape[1])
+
+    def launch(self, work, mark=lambda phase: None):
+        """Energies, forces (from zero) and, where asked for, virials of all centres of ``work``.
+
+        mark : called with the name of a phase after its launches.
+        """
+        self.prepare(work)
+        work.forces.fill(0)
+        if work.atomic_virials is not None:
+            work.atomic_virials.fill(0)
+        start = 0
+        for t, count in enumerate(work.type_counts):
+            if self._fitting[t] is not None:
+                pieces = max(1, -(-count // self._rows))
+                for k in range(pieces):
+                    first, last = k * count // pieces, (k + 1) * count // pieces
+                    if last > first:
+                        self._launch_chunk(work, t, work.centres[start + first : start + last], mark)
+            start += count
+
+    def _launch_chunk(self, work, t, centres, mark):
+        s, n, kernels = self._scratch, len(centres), self._kernels
+        common = (
+            n, centres, t, work.atoms, work.rows, work.counts, work.rows.shape[1], self._environment,
+            self._statistics, self._pair_numbers, self._pair_integers,
+        )  # fmt: skip
+        near = self._near
+        if self._exact:
+            near = s["exact"]
+            kernels.warps(
+                "exact_rows", n * work.rows.shape[1], *common, self._near, self._far, *self._networks, near
+            )  # fmt: skip
+        common = (*common, near, self._far)
+        kernels.warps(
+            "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
+            self._d_stride, work.overflowed,
+        )  # fmt: skip
+        if self.n_extra:
+            column = self.model.descriptor.axis_neuron * even(self.model.descriptor.n_embedding)
+            kernels.threads("put_extra", n, n, centres, work.extra, self.n_extra, column, s["D"], self._d_stride)
+        mark("embedding forward")
+        self._launch_fitting(work, self._fitting[t], n, centres)
+        mark("fitting")
+        kernels.warps(
+            "embedding_backward", n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
+            work.forces, work.virials, work.atomic_virials,
+        )  # fmt: skip
+        mark("embedding backward")
+
+    def _launch_fitting(self, work, network, n, centres):
+        """From D of the scratch to energies and dE/dD."""
+        s, kind, multiply, kernels = self._scratch, self._kind, self.device.multiply, self._kernels
+        parts, wide = (3, 2) if kind == SPLIT else (1, 1)
+        layers, top = network.layers, len(network.layers) - 1
+        before = None
+        for number, layer in enumerate(layers):
+            z, n_in, n_out = s["z"][number], layer.n_in, layer.n_out
+            if number == 0:
+                lead = (wide * n_in, n_out, n_out)
+                multiply(kind, s["D"], layer.weight, z, (n, n_out, wide * n_in), lead)
+                if kind == SPLIT:
+                    multiply(kind, s["D"], layer.weight[2 * n_in :], z, (n, n_out, n_in), lead, accumulate=True)
+            else:
+                multiply(kind, s["input"], layer.weight, z, (n, n_out, parts * n_in), (parts * n_in, n_out, n_out))
+            activation = (layer.bias, layer.timestep, layer.code, layer.parameters, layer.skip, before)
+            if number < top:
+                y = s["y"][number]
+                kernels.warps("fitting_forward", n, n, n_out, n_in, z, *activation, y, s["input"])
+                before = y
+            else:
+                kernels.warps(
+                    "fitting_top", n, n, centres, n_out, n_in, z, *activation, network.top, work.constants,
+                    work.energies, s["input"],
+                )  # fmt: skip
+        above, stride = network.top, 0
+        for number in range(top, -1, -1):
+            layer = layers[number]
+            k = parts * layer.n_out
+            if number == 0:
+                multiply(
+                    kind, s["input"], layer.transposed, s["dD"], (n, layer.n_in, k), (k, layer.n_in, layer.n_in)
+                )  # fmt: skip
+                break
+            g = s["g"][number % 2]
+            multiply(kind, s["input"], layer.transposed, g, (n, layer.n_in, k), (k, layer.n_in, layer.n_in))
+            kernels.warps(
+                "fitting_backward", n, n, layer.n_in, g, above, stride, layer.skip, s["z"][number - 1], s["input"]
+            )  # fmt: skip
+            above, stride = g, layer.n_in
+
+    # ------------------------------------------------------------------ evaluation of arrays on the host
+
+    def evaluate(
+        self,
+        positions,
+        types,
+        neighbors,
+        forces,
+        *,
+        frame_parameters=None,
+        atomic_parameters=None,
+        system_offsets=None,
+        atomic_virials=False,
+    ):
+        """See :class:`dpmd.kernels.operators.Operators`.  Copies everything to the device and back."""
+        n, n_types, device = neighbors.n_centres, self.model.n_types, self.device
+        offsets, extra = resolve_parameters(self.model, n, frame_parameters, atomic_parameters, system_offsets)
+        atoms = np.zeros((len(positions), 4))
+        atoms[:, :3] = positions
+        atoms.view(np.int64)[:, 3] = np.arange(len(positions))
+        rows, counts = _as_rows(neighbors, types, n_types)
+        kind = types[:n].astype(np.int64)
+        order = np.argsort(np.where(kind < 0, n_types, kind), kind="stable")
+        work = Work(
+            atoms=device.upload(atoms),
+            rows=device.upload(rows),
+            counts=device.upload(counts),
+            centres=device.upload(order.astype(np.int32)),
+            type_counts=[int((kind == t).sum()) for t in range(n_types)],
+            forces=device.empty((len(positions), 4), np.int64),
+            energies=device.zeros(max(n, 1), np.float64),
+            constants=device.upload(self.constant_energies(kind, extra)),
+            overflowed=device.zeros(1, np.int32),
+            virials=device.zeros((max(n, 1), 9), np.float64),
+            atomic_virials=device.empty((len(positions), 9), np.int64) if atomic_virials else None,
+            extra=device.upload(extra) if self.n_extra else None,
+        )
+        self.launch(work)
+        energies = device.download(work.energies)[:n]
+        virials = device.download(work.virials)[:n]
+        forces += device.download(work.forces)[:, :3] / FIXED_SCALE
+        sums = [slice(a, b) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        of_atoms = None
+        if atomic_virials:
+            of_atoms = (device.download(work.atomic_virials) / FIXED_SCALE).reshape(-1, 3, 3)
+        return Evaluation(
+            energies=np.array([energies[s].sum() for s in sums]),
+            virials=np.array([virials[s].sum(axis=0).reshape(3, 3) for s in sums]),
+            atomic_energies=energies,
+            atomic_virials=of_atoms,
+            overflowed=int(device.download(work.overflowed)[0]),
+        )
+
+
+def _as_rows(neighbors, types, n_types):
+    """A neighbour list on the host as rows (n, stride) and counts per type (n, T)."""
+    count = neighbors.count.astype(np.int64)
+    n = len(count)
+    stride = max(int(count.max(initial=0)), 1)
+    centre = np.repeat(np.arange(n), count)
+    slot = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    index = neighbors.indices[np.repeat(neighbors.first, count) + slot]
+    rows = np.zeros((max(n, 1), stride), np.int32)
+    rows[centre, slot] = index
+    counts = np.bincount(centre * n_types + types[index], minlength=max(n, 1) * n_types)
+    return rows, counts.reshape(-1, n_types).astype(np.int32)
