@@ -149,8 +149,3 @@ def dpmd(arguments=None):
     """Entry point of ``dpmd``."""
     sys.exit(_guarded(lambda: _dpmd(arguments)))
 
-
-def dp_perf(arguments=None):
-    """Entry point of ``dp-perf``."""
-    print("dp-perf: the performance model comes with a later version", file=sys.stderr)
-    sys.exit(2)

@@ -9,12 +9,13 @@ from platformdirs import user_cache_path
 
 from . import dptab
 from .errors import ModelError
+from .lowrank import add_low_rank
 from .parameters import DeepPotentialModel
 from .readers import load
 from .tables import DEFAULT_MIN_DISTANCE, FINE_STEP, can_tabulate, tabulate, without_tables
 
 #: part of the cache key: raise it when tables are made differently
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 
 
 def file_digest(path):
@@ -35,39 +36,46 @@ class LoadedModel:
     description: str
 
 
-def load_for_operators(path, tabulate_embeddings=True):
+def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None):
     """Load a model file and make or fetch its tables.
 
     tabulate_embeddings : False for exact embedding networks.
+    low_rank : False for full table rows at all distances; rank : functions per embedding, instead of
+        as many as the tolerance needs (see :mod:`dpmd.models.lowrank`).
     Returns :class:`LoadedModel`.  Raises ModelError as :func:`dpmd.models.load` does.
     """
     exact = load(path)
     digest = file_digest(path)
     if not tabulate_embeddings:
         return LoadedModel(without_tables(exact), exact, digest, "exact networks (asked for)")
-    if all(e.table is not None for e, _ in exact.descriptor.unique_embeddings()):
-        return LoadedModel(exact, exact, digest, "the file's own tables")
     if not can_tabulate(exact):
         return LoadedModel(exact, exact, digest, "exact networks (relu cannot be tabulated)")
-    cached = user_cache_path("dpmd") / f"{digest[:32]}-{TABLE_VERSION}.dptab"
-    model, description = _from_cache(cached, exact)
+    own = all(e.table is not None for e, _ in exact.descriptor.unique_embeddings())
+    if own and not low_rank:
+        return LoadedModel(exact, exact, digest, "the file's own tables")
+    kind = f"rank{rank or ''}" if low_rank else "full"
+    cached = user_cache_path("dpmd") / f"{digest[:32]}-{TABLE_VERSION}-{kind}.dptab"
+    model, how = _from_cache(cached, exact), "from the cache"
     if model is None:
         begin = time.perf_counter()
         model = tabulate(exact)
+        if low_rank:
+            model = add_low_rank(model, rank=rank)
+        how = f"made in {time.perf_counter() - begin:.1f} s"
         _keep(model, cached)
-        description = f"quintic tables, made in {time.perf_counter() - begin:.1f} s"
+    if own:
+        return LoadedModel(model, exact, digest, f"the file's own tables, low-rank bases {how}")
     reach = exact.source.min_neighbor_distance or DEFAULT_MIN_DISTANCE
-    return LoadedModel(model, exact, digest, f"{description}, step {FINE_STEP:g} up to neighbours at {reach:.2f} Å")
+    text = f"quintic tables, {how}, step {FINE_STEP:g} up to neighbours at {reach:.2f} Å"
+    return LoadedModel(model, exact, digest, text)
 
 
 def _from_cache(path, exact):
     try:
         model = dptab.read(path) if path.exists() else None
     except ModelError:
-        model = None  # a damaged cache is made again
-    if model is None:
-        return None, ""
-    return replace(model, source=exact.source), "quintic tables from the cache"
+        return None  # a damaged cache is made again
+    return model and replace(model, source=exact.source)
 
 
 def _keep(model, path):

@@ -1,9 +1,10 @@
 """dpmd's own model file, ``.dptab``: HDF5, self-contained, with networks and tables.
 
-Layout (version 1): root attribute ``dpmd_table_format`` = 1; attribute ``json`` with all
+Layout (version 2): root attribute ``dpmd_table_format`` = 2; attribute ``json`` with all
 scalars; ``embedding_of`` (T, T) indexes the distinct embeddings, -1 for none; groups
-``embedding/<k>`` and ``fitting/<t>`` hold ``layer/<l>/{weight,bias,timestep}`` and
-``table/coefficients``.  Every array is checksummed by HDF5.
+``embedding/<k>`` and ``fitting/<t>`` hold ``layer/<l>/{weight,bias,timestep}``,
+``table/coefficients`` and, since version 2, ``low_rank/<precision>/{expansion,coefficients}``.
+Every array is checksummed by HDF5.
 """
 
 import json
@@ -21,12 +22,13 @@ from .parameters import (
     Embedding,
     EmbeddingTable,
     EnergyFitting,
+    LowRankBasis,
     ModelSource,
     Network,
     SmoothDescriptor,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FORMAT_ATTRIBUTE = "dpmd_table_format"
 
 _descriptor_scalars = (
@@ -67,6 +69,18 @@ def _read_network(group):
     return Network(tuple(layers))
 
 
+def _write_table(group, table):
+    for name in _table_scalars:
+        group.attrs[name] = getattr(table, name)
+    _put(group, "coefficients", table.coefficients)
+
+
+def _read_table(group):
+    return EmbeddingTable(
+        coefficients=group["coefficients"][()], **{name: float(group.attrs[name]) for name in _table_scalars}
+    )
+
+
 def write(model, path):
     """Write ``model`` to ``path``; the file appears whole or not at all."""
     path = Path(path)
@@ -96,10 +110,12 @@ def write(model, path):
                 if embedding.network is not None:
                     _write_network(group, embedding.network)
                 if embedding.table is not None:
-                    table = group.create_group("table")
-                    for name in _table_scalars:
-                        table.attrs[name] = getattr(embedding.table, name)
-                    _put(table, "coefficients", embedding.table.coefficients)
+                    _write_table(group.create_group("table"), embedding.table)
+                for basis in embedding.low_rank:
+                    low_rank = group.create_group(f"low_rank/{basis.precision}")
+                    _write_table(low_rank, basis.functions)
+                    low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
+                    _put(low_rank, "expansion", basis.expansion)
             for name in _fitting_arrays:
                 _put(file, f"fitting/{name}", getattr(f, name))
             for t, network in enumerate(f.networks):
@@ -114,11 +130,14 @@ def _read(file):
     embeddings = []
     for k in range(len(file["embedding"])):
         group = file[f"embedding/{k}"]
-        table = None
-        if "table" in group:
-            numbers = {name: float(group["table"].attrs[name]) for name in _table_scalars}
-            table = EmbeddingTable(coefficients=group["table/coefficients"][()], **numbers)
-        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"])))
+        table = _read_table(group["table"]) if "table" in group else None
+        bases = tuple(
+            LowRankBasis(
+                precision, float(g.attrs["split"]), _read_table(g), g["expansion"][()], float(g.attrs["error"])
+            )
+            for precision, g in group.get("low_rank", {}).items()
+        )
+        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"]), bases))
     d = scalars["descriptor"]
     d["sel"] = tuple(d["sel"])
     descriptor = SmoothDescriptor(

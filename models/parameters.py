@@ -91,16 +91,43 @@ class EmbeddingTable:
 
 
 @dataclass(frozen=True, eq=False)
+class LowRankBasis:
+    """The outputs of an embedding for far neighbours as combinations of a few functions.
+
+    precision : the mode whose tolerance it was made for;
+    split : it holds for normalised inputs below this (far neighbours), inf for all;
+    functions : their table; expansion : (rank, M), ``G(x) = functions(x) @ expansion``;
+    error : largest deviation that the choice allowed, see :mod:`dpmd.models.lowrank`.
+    """
+
+    precision: str
+    split: float
+    functions: EmbeddingTable
+    expansion: np.ndarray
+    error: float = 0.0
+
+    @property
+    def rank(self):
+        return len(self.expansion)
+
+
+@dataclass(frozen=True, eq=False)
 class Embedding:
     """The embedding of one (centre type, neighbour type) pair: a network, its table, or both.
 
     At least one is present.  ``table_from_file`` tells tables that the model file carried
-    (they *are* the model) from tables that dpmd made of the network.
+    (they *are* the model) from tables that dpmd made of the network.  ``low_rank``: bases for
+    far neighbours, at most one per precision mode.
     """
 
     network: Network | None
     table: EmbeddingTable | None = None
     table_from_file: bool = False
+    low_rank: tuple[LowRankBasis, ...] = ()
+
+    def basis(self, precision):
+        """The :class:`LowRankBasis` for a precision mode, or None."""
+        return next((b for b in self.low_rank if b.precision == precision), None)
 
     @property
     def n_out(self):

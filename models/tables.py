@@ -35,23 +35,56 @@ def switch(r, start, end, width):
     return np.where(outside, 0.0, value), np.where(outside, 0.0, slope)
 
 
-def evaluate_table(table, x):
-    """Values and derivatives, each (n, M), of a table at ``x`` (n,); linear beyond its ends."""
-    x = np.asarray(x, float)
-    inside = np.clip(x, table.lower, table.maximum)
+def normalised_input(descriptor, centre, r):
+    """Normalised radial entry of a neighbour at distance ``r`` (Å), and its derivative (1/Å)."""
+    weight, slope = switch(r, descriptor.switch_start, descriptor.switch_end, descriptor.switch_width)
+    shifted = r + descriptor.protection
+    std = descriptor.radial_std[centre]
+    return (weight / shifted - descriptor.radial_mean[centre]) / std, (slope / shifted - weight / shifted**2) / std
+
+
+def radius_of_input(descriptor, centre, x):
+    """Distance (Å) at which a neighbour of centre type ``centre`` has the normalised input ``x``.
+
+    By bisection: the input falls with the distance.  0 or the cutoff where ``x`` is out of range.
+    """
+    low, high = 0.0, float(descriptor.switch_end)
+    for _ in range(60):
+        r = 0.5 * (low + high)
+        low, high = (r, high) if normalised_input(descriptor, centre, r)[0] > x else (low, r)
+    return 0.5 * (low + high)
+
+
+def _table_pieces(table, x):
+    """Coefficients (6, n, M) and distance from the start of the row (n, 1) for ``x`` within the table."""
     last = len(table.coefficients) - 1
-    fine = np.floor((inside - table.lower) / table.fine_step)
-    coarse = np.floor((inside - table.upper) / table.coarse_step)
-    in_fine = inside < table.upper
+    fine = np.floor((x - table.lower) / table.fine_step)
+    coarse = np.floor((x - table.upper) / table.coarse_step)
+    in_fine = x < table.upper
     row = np.clip(np.where(in_fine, fine, table.n_fine + coarse), 0, last).astype(int)
     start = np.where(
         in_fine, table.lower + row * table.fine_step, table.upper + (row - table.n_fine) * table.coarse_step
     )
-    dx, beyond = (inside - start)[:, None], (x - inside)[:, None]
-    a = np.moveaxis(table.coefficients[row], -1, 0)
+    return np.moveaxis(table.coefficients[row], -1, 0), (x - start)[:, None]
+
+
+def evaluate_table(table, x):
+    """Values and derivatives, each (n, M), of a table at ``x`` (n,); linear beyond its ends."""
+    x = np.asarray(x, float)
+    inside = np.clip(x, table.lower, table.maximum)
+    a, dx = _table_pieces(table, inside)
     value = a[0] + dx * (a[1] + dx * (a[2] + dx * (a[3] + dx * (a[4] + dx * a[5]))))
     slope = a[1] + dx * (2 * a[2] + dx * (3 * a[3] + dx * (4 * a[4] + dx * 5 * a[5])))
-    return value + beyond * slope, slope
+    return value + (x - inside)[:, None] * slope, slope
+
+
+def table_derivatives(table, x):
+    """Values, first and second derivatives, each (n, M), of a table at ``x`` (n,)."""
+    x = np.asarray(x, float)
+    a, dx = _table_pieces(table, np.clip(x, table.lower, table.maximum))
+    bend = 2 * a[2] + dx * (6 * a[3] + dx * (12 * a[4] + dx * 20 * a[5]))
+    beyond = ((x < table.lower) | (x > table.maximum))[:, None]
+    return (*evaluate_table(table, x), np.where(beyond, 0.0, bend))
 
 
 def quintic_coefficients(y, y1, y2, step):
@@ -88,18 +121,21 @@ def table_range(descriptor, pairs, min_distance):
     return float(np.floor((-mean / std).min())), float(np.ceil(((largest - mean) / std).max()))
 
 
-def tabulate_network(network, lower, upper, fine_step=FINE_STEP):
-    """A table of ``network`` over ``[lower, upper]`` and, coarser, up to ``EXTENSION * upper``."""
+def tabulate_function(outputs, lower, upper, fine_step=FINE_STEP, extension=EXTENSION):
+    """A table of a function over ``[lower, upper]`` and, coarser, up to ``extension * upper``.
+
+    outputs : x (n,) -> values and first and second derivatives, each (n, M).
+    """
     coarse_step = COARSE_FACTOR * fine_step
-    n_fine = round((upper - lower) / fine_step)
-    n_coarse = max(1, round((EXTENSION - 1) * max(upper, 1.0) / coarse_step))
+    n_fine = max(1, round((upper - lower) / fine_step))
+    n_coarse = max(1, round((extension - 1) * max(upper, 1.0) / coarse_step))
     fine_step = (upper - lower) / n_fine
     while int((upper - lower) / fine_step) < n_fine:  # rounding must not lose the last row
         fine_step = np.nextafter(fine_step, 0)
     fine = lower + fine_step * np.arange(n_fine + 1)
     coarse = upper + coarse_step * np.arange(1, n_coarse + 1)
     fine[-1] = upper
-    y, y1, y2 = derivatives_of_scalar_input(network, np.concatenate([fine, coarse]))
+    y, y1, y2 = outputs(np.concatenate([fine, coarse]))
     step = np.concatenate([np.full(n_fine, fine_step), np.full(n_coarse, coarse_step)])
     return EmbeddingTable(
         lower=lower,
@@ -109,6 +145,11 @@ def tabulate_network(network, lower, upper, fine_step=FINE_STEP):
         coarse_step=coarse_step,
         coefficients=quintic_coefficients(y, y1, y2, step),
     )
+
+
+def tabulate_network(network, lower, upper, fine_step=FINE_STEP):
+    """A table of ``network`` over ``[lower, upper]`` and, coarser, up to ``EXTENSION * upper``."""
+    return tabulate_function(lambda x: derivatives_of_scalar_input(network, x), lower, upper, fine_step)
 
 
 def can_tabulate(model):

@@ -33,11 +33,6 @@ def complete_cell(cell, periodic):
     return cell
 
 
-def face_distances(cell):
-    """Distances (3,) between opposite faces of the cell, Å: 1 / |column of the inverse|."""
-    return 1 / np.linalg.norm(np.linalg.inv(cell), axis=0)
-
-
 @numba.njit(**_OPTIONS)
 def _wrap(positions, images, cell, inverse, periodic):
     """Move atoms into the cell along periodic directions, counting crossings in ``images``.

@@ -347,7 +347,8 @@ def staged_exchange(cell, node_grid, rank_grid, cutoff):
         if crossing:
             largest = max(largest, block * min(1.0, cutoff / h[d]))
         block *= 1 + 2 * cutoff / h[d]
-    return Exchange("staged", "rectangular", messages, messages_within, inter, within, rounds, float(largest))
+    received = float(inter), float(within)
+    return Exchange("staged", "rectangular", messages, messages_within, *received, rounds, float(largest))
 
 
 def _halo_parts(edges, cutoff, offsets, shape):

@@ -1,94 +1,117 @@
-"""Packed networks over blocks of inputs: matrix products by BLAS, one thread each."""
+"""Packed networks over blocks of inputs.
+
+Arrays are flat and rows padded to whole vectors: layer ``l`` has rows of ``width[l]`` numbers, of
+which the first ``n_out`` count.  Padding columns hold finite numbers that meet zero weights.
+"""
 
 import numpy as np
 from numba import njit
 
-from .activations import OPTIONS, activate
-from .packing import ACTIVATION, BIAS, N_IN, N_OUT, SKIP, TIMESTEP, WEIGHT
+from .activations import activate
+from .matrix import TILE_ROWS, multiply, multiply_half
+from .packing import (
+    ACTIVATION,
+    BACKWARD,
+    BIAS,
+    FORWARD,
+    HALF_BACKWARD,
+    HALF_FORWARD,
+    N_IN,
+    N_OUT,
+    SKIP,
+    TIMESTEP,
+    WIDTH_IN,
+    WIDTH_OUT,
+)
+from .simd import OPTIONS, round_up
 
 
 @njit(**OPTIONS)
-def _add_skip(kind, x, y):
+def _add_skip(kind, n_in, x, stride_x, y, stride_y, rows):
     """y += x (kind 1) or (x, x) (kind 2), row by row."""
-    n = x.shape[1]
-    if kind == 1:
-        for i in range(x.shape[0]):
-            for k in range(n):
-                y[i, k] += x[i, k]
-    elif kind == 2:
-        for i in range(x.shape[0]):
-            for k in range(n):
-                y[i, k] += x[i, k]
-                y[i, n + k] += x[i, k]
+    for copy in range(kind):
+        for i in range(rows):
+            for k in range(n_in):
+                y[i * stride_y + copy * n_in + k] += x[i * stride_x + k]
 
 
 @njit(**OPTIONS)
-def _layer_forward(numbers, layer, parameters, x, y, slope):
-    """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'."""
-    n_in, n_out = layer[N_IN], layer[N_OUT]
-    weight = numbers[layer[WEIGHT] : layer[WEIGHT] + n_in * n_out].reshape((n_in, n_out))
-    bias = numbers[layer[BIAS] : layer[BIAS] + n_out]
-    np.dot(x, weight, y)
-    for i in range(y.shape[0]):
-        for k in range(n_out):
-            y[i, k] += bias[k]
-    activate(layer[ACTIVATION], parameters, y.reshape(y.size), slope.reshape(slope.size))
+def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, slope, rows):
+    """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'.
+
+    half : weights in bfloat16, or None (it is compiled for either); rounded : scratch for the inputs.
+    """
+    width = layer[WIDTH_OUT]
+    in_half = layer[HALF_FORWARD] >= 0
+    if half is not None:
+        if in_half:
+            multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows)
+    if not in_half:
+        multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows)
+    bias = numbers[layer[BIAS] : layer[BIAS] + width]
+    for i in range(rows):
+        row = y[i * width : (i + 1) * width]
+        for k in range(width):
+            row[k] += bias[k]
+    activate(layer[ACTIVATION], parameters, y[: rows * width], slope[: rows * width])
     if layer[TIMESTEP] >= 0:
-        timestep = numbers[layer[TIMESTEP] : layer[TIMESTEP] + n_out]
-        for i in range(y.shape[0]):
-            for k in range(n_out):
-                y[i, k] *= timestep[k]
-                slope[i, k] *= timestep[k]
-    _add_skip(layer[SKIP], x, y)
+        timestep = numbers[layer[TIMESTEP] : layer[TIMESTEP] + width]
+        for i in range(rows):
+            for k in range(width):
+                y[i * width + k] *= timestep[k]
+                slope[i * width + k] *= timestep[k]
+    _add_skip(layer[SKIP], layer[N_IN], x, stride_x, y, width, rows)
 
 
 @njit(**OPTIONS)
-def energy_and_gradient(numbers, layers, parameters, first, last, x, n, work, energies):
+def energy_and_gradient(
+    numbers, half, rounded, layers, parameters, first, last, x, stride_x, rows, work, energies
+):
     """Scalar outputs of layers ``first .. last - 1`` and, in place of ``x``, their gradient.
 
-    x : (rows, n_in), of which the first n are used; energies : (n,) filled.
+    x : flat, rows of ``stride_x``; rows : a multiple of TILE_ROWS; energies : (rows,), filled.
     work : flat scratch for values and slopes of every layer and two gradients
-    (:func:`fitting_scratch` gives its size).
+    (:func:`fitting_scratch` gives its size); half, rounded : see :func:`_layer_forward`.
     Cost per row: 4 sum(n_in n_out) flops.
     """
-    rows = x.shape[0]
-    values = x
-    position = 0
-    widest = 0
+    values, stride = x, stride_x
+    position, widest = 0, 0
     for layer in range(first, last):
-        n_out = layers[layer, N_OUT]
-        widest = max(widest, layers[layer, N_IN] if layer > first else 0, n_out)
-        y = work[position : position + n * n_out].reshape((n, n_out))
-        slope = work[position + rows * n_out : position + rows * n_out + n * n_out].reshape((n, n_out))
-        _layer_forward(numbers, layers[layer], parameters[layer], values[:n], y, slope)
-        values = y
-        position += 2 * rows * n_out
-    for i in range(n):
-        energies[i] = values[i, 0]
+        width = layers[layer, WIDTH_OUT]
+        widest = max(widest, width)
+        y, slope = work[position : position + rows * width], work[position + rows * width : position + 2 * rows * width]
+        _layer_forward(
+            numbers, half, rounded, layers[layer], parameters[layer], values, stride, y, slope, rows
+        )
+        values, stride = y, width
+        position += 2 * rows * width
+    for i in range(rows):
+        energies[i] = values[i * stride]
 
     front, back = position, position + rows * widest
-    gradient = work[front : front + n].reshape((n, 1))
-    gradient[:] = 1
+    gradient = work[front : front + rows * stride]
+    gradient[:] = 0
+    for i in range(rows):
+        gradient[i * stride] = 1
     for layer in range(last - 1, first - 1, -1):
         n_in, n_out = layers[layer, N_IN], layers[layer, N_OUT]
-        position -= 2 * rows * n_out
-        slope = work[position + rows * n_out : position + rows * n_out + n * n_out].reshape((n, n_out))
-        for i in range(n):
-            for k in range(n_out):
-                slope[i, k] *= gradient[i, k]
-        weight = numbers[layers[layer, WEIGHT] : layers[layer, WEIGHT] + n_in * n_out].reshape((n_in, n_out))
-        if layer == first:
-            through = x[:n]
-        else:
-            through = work[back : back + n * n_in].reshape((n, n_in))
-        np.dot(slope, weight.T, through)
-        skip = layers[layer, SKIP]
-        if skip > 0:
-            for i in range(n):
+        width_in, width = layers[layer, WIDTH_IN], layers[layer, WIDTH_OUT]
+        position -= 2 * rows * width
+        slope = work[position + rows * width : position + 2 * rows * width]
+        for k in range(rows * width):
+            slope[k] *= gradient[k]
+        through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
+        in_half = layers[layer, HALF_BACKWARD] >= 0
+        if half is not None:
+            if in_half:
+                weights = half[layers[layer, HALF_BACKWARD] :]
+                multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows)
+        if not in_half:
+            multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows)
+        for copy in range(layers[layer, SKIP]):
+            for i in range(rows):
                 for k in range(n_in):
-                    through[i, k] += gradient[i, k]
-                    if skip == 2:
-                        through[i, k] += gradient[i, n_in + k]
+                    through[i * stride + k] += gradient[i * width + copy * n_in + k]
         gradient = through
         front, back = back, front
 
@@ -97,44 +120,48 @@ def fitting_scratch(packed, rows):
     """Numbers of scratch that :func:`energy_and_gradient` needs for blocks of ``rows``."""
     most = 0
     for first, last in zip(packed.first[:-1], packed.first[1:], strict=True):
-        widths = packed.layers[first:last, N_OUT]
+        widths = packed.layers[first:last, WIDTH_OUT]
         most = max(most, rows * int(2 * widths.sum() + 2 * widths.max(initial=1)))
     return most
 
 
-@njit(**OPTIONS)
-def value_and_slope(numbers, layers, parameters, first, last, x, y, y1, work):
-    """Outputs and derivatives of a network of one input.
+def embedding_scratch(packed, rows):
+    """Numbers of scratch that :func:`value_and_slope` needs for ``rows`` inputs."""
+    return 5 * round_up(rows, TILE_ROWS) * int(packed.layers[:, [WIDTH_IN, WIDTH_OUT]].max(initial=1))
 
-    x : (n,); y, y1 : (n, n_out), filled; work : flat scratch, 5 n times the widest layer.
+
+@njit(**OPTIONS)
+def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
+    """Outputs and derivatives of a network of one input, for every number in ``x`` (n,).
+
+    results : flat, n equal rows that begin with the outputs, then the derivatives, each as wide as
+    the last layer; work : see :func:`embedding_scratch`.
     Forward mode: y1' = skip(y1) + activation'(z) * (y1 W).
     """
     n = x.size
-    widest = 1
-    for layer in range(first, last):
-        widest = max(widest, layers[layer, N_OUT])
-    room = n * widest
-    values, slopes = work[:n].reshape((n, 1)), work[room : room + n].reshape((n, 1))
-    for i in range(n):
-        values[i, 0] = x[i]
-        slopes[i, 0] = 1
+    rows = -(-n // TILE_ROWS) * TILE_ROWS
+    room = work.size // 5
+    values, slopes, stride = work[:room], work[room : 2 * room], np.int64(1)
+    for i in range(rows):
+        values[i] = x[min(i, n - 1)]
+        slopes[i] = 1
     spare_value, spare_slope = 2, 3
     for layer in range(first, last):
-        n_in, n_out = layers[layer, N_IN], layers[layer, N_OUT]
-        new_values = work[spare_value * room : spare_value * room + n * n_out].reshape((n, n_out))
-        new_slopes = work[spare_slope * room : spare_slope * room + n * n_out].reshape((n, n_out))
-        derivative = work[4 * room : 4 * room + n * n_out].reshape((n, n_out))
-        weight = numbers[layers[layer, WEIGHT] : layers[layer, WEIGHT] + n_in * n_out].reshape((n_in, n_out))
-        np.dot(slopes, weight, new_slopes)
-        _layer_forward(numbers, layers[layer], parameters[layer], values, new_values, derivative)
-        for i in range(n):
-            for k in range(n_out):
-                new_slopes[i, k] *= derivative[i, k]
-        _add_skip(layers[layer, SKIP], slopes, new_slopes)
-        values, slopes = new_values, new_slopes
+        n_in, width = layers[layer, N_IN], layers[layer, WIDTH_OUT]
+        new_values = work[spare_value * room : (spare_value + 1) * room]
+        new_slopes = work[spare_slope * room : (spare_slope + 1) * room]
+        derivative = work[4 * room : 5 * room]
+        multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows)
+        _layer_forward(
+            numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, rows
+        )
+        for k in range(rows * width):
+            new_slopes[k] *= derivative[k]
+        _add_skip(layers[layer, SKIP], n_in, slopes, stride, new_slopes, width, rows)
+        values, slopes, stride = new_values, new_slopes, width
         spare_value, spare_slope = 2 - spare_value, 4 - spare_slope
-    n_out = values.shape[1]
+    row = results.size // n
     for i in range(n):
-        for k in range(n_out):
-            y[i, k] = values[i, k]
-            y1[i, k] = slopes[i, k]
+        for k in range(stride):
+            results[i * row + k] = values[i * stride + k]
+            results[i * row + stride + k] = slopes[i * stride + k]

@@ -1,47 +1,40 @@
 """The CPU implementation of the operators: packed parameters, blocks, threads, scratch."""
 
-import numpy as np
-import scipy.linalg.cython_blas  # noqa: F401  (compiled np.dot calls its BLAS; load it before counting libraries)
-from threadpoolctl import ThreadpoolController
+import logging
+from itertools import pairwise
 
-from dpmd.models import DenseLayer, Network
+import numpy as np
+
 from dpmd.models.networks import evaluate
 
 from ..operators import Evaluation, resolve_parameters
 from ..threads import available_cores, run_shares
 from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
-from .networks import fitting_scratch
-from .packing import pack_networks, pack_pairs
+from .matrix import TILE_ROWS
+from .networks import embedding_scratch, fitting_scratch
+from .packing import WIDTH_IN, pack_model
+from .simd import HAS_BFLOAT16, lanes, round_up
+
+log = logging.getLogger(__name__)
 
 #: centres per block: enough rows for an efficient matrix product, few enough for the caches
-BLOCK = 256
-#: with exact embeddings every pair's 2 M numbers are kept, so blocks are smaller
-EXACT_BLOCK = 32
+BLOCK = 64
+#: with exact embeddings a table row is kept per pair, so blocks are smaller
+EXACT_BLOCK = 8
 
-_types = {"double": np.float64, "mixed": np.float32}
-
-
-def _with_descriptor_order(network, n_embedding, axis):
-    """The fitting network with inputs in the kernels' order, D[a M + m] in place of D[m A + a]."""
-    first = network.layers[0]
-    order = np.arange(n_embedding * axis).reshape(n_embedding, axis).T.ravel()
-    order = np.concatenate([order, np.arange(n_embedding * axis, first.n_in)])
-    if first.skip == "none":
-        reordered = DenseLayer(first.weight[order], first.bias, first.timestep, first.activation)
-        return Network((reordered, *network.layers[1:]))
-    # a skip connection passes the inputs on, so they have to be put back in the file's order
-    back = np.zeros((first.n_in, first.n_in))
-    back[np.arange(first.n_in), order] = 1
-    return Network((DenseLayer(back, np.zeros(first.n_in), None, "linear"), *network.layers))
+_types = {"double": np.float64, "mixed": np.float32, "half": np.float32}
+#: whose low-rank bases a mode uses
+_bases = {"double": "double", "mixed": "mixed", "half": "mixed"}
 
 
 class CpuOperators:
     """Deep Potential on the CPU.
 
     model : with tables (:func:`dpmd.models.tables.tabulate`) or, where it has none, exact networks.
-    precision : ``"double"``, everything in float64, or ``"mixed"``, geometry differences and
-        sums in float64, tables and networks in float32.
+    precision : ``"double"``, everything in float64; ``"mixed"``, geometry differences and sums in
+        float64, tables and networks in float32; ``"half"``, as mixed with the inputs of the fitting
+        networks' matrix products rounded to bfloat16 (on CPUs that compute with it, else as mixed).
     threads : default all cores of the affinity mask.
 
     The result is the same to the last bit for the same number of threads.
@@ -53,37 +46,29 @@ class CpuOperators:
         self.model, self.precision = model, precision
         self.threads = threads or available_cores()
         self._dtype = dtype = _types[precision]
-        d, f = model.descriptor, model.fitting
-        self._pairs = pairs = pack_pairs(d, dtype)
-        self._fitting = fitting = pack_networks(
-            [
-                None if t in f.silent_types else _with_descriptor_order(network, d.n_embedding, d.axis_neuron)
-                for t, network in enumerate(f.networks)
-            ],
-            dtype,
-        )
-        self._exact = len(pairs.networks.first) > 1
+        d = model.descriptor
+        half = precision == "half" and HAS_BFLOAT16
+        if precision == "half" and not half:
+            log.warning("this CPU has no bfloat16 arithmetic: precision half computes as mixed does")
+        self._packed = packed = pack_model(model, dtype, _bases[precision], half)
         self._arrays = kernels.ModelArrays(
-            switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection, 1 / d.neighbor_count]),
+            switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection]),
             statistics=np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std], axis=1),
             sel=np.array(d.sel, np.int64),
             shared_selection=d.shared_selection,
-            axis=d.axis_neuron,
-            n_embedding=d.n_embedding,
-            coefficients=pairs.coefficients,
-            pair_numbers=pairs.numbers,
-            pair_integers=pairs.integers,
-            padding=pairs.padding,
-            exact_numbers=pairs.networks.numbers,
-            exact_layers=pairs.networks.layers,
-            exact_parameters=pairs.networks.activation_parameters,
-            exact_first=pairs.networks.first,
-            fit_numbers=fitting.numbers,
-            fit_layers=fitting.layers,
-            fit_parameters=fitting.activation_parameters,
-            fit_first=fitting.first,
+            split=packed.split,
+            rules=np.array(d.pair_rules, np.int64),
+            networks=packed.networks,
+            segments=packed.segments,
+            segment_numbers=packed.segment_numbers,
+            padding=packed.padding,
+            centres=packed.centres,
+            tables=packed.tables,
+            fit_numbers=packed.fitting.numbers,
+            fit_layers=packed.fitting.layers,
+            fit_parameters=packed.fitting.activation_parameters,
+            fit_first=packed.fitting.first,
         )
-        self._blas = ThreadpoolController()
         self._neighbors = None
         #: seconds per phase (geometry, embedding, descriptor, fitting, force), averaged over threads
         self.seconds = dict.fromkeys(kernels.PHASES, 0.0)
@@ -92,7 +77,7 @@ class CpuOperators:
 
     def _share_out(self, types, neighbors):
         """Cut the centres of each type into equal contiguous shares, and shares into blocks."""
-        block = EXACT_BLOCK if self._exact else BLOCK
+        block = EXACT_BLOCK if self._packed.exact.layers.size else BLOCK
         per_share = [[] for _ in range(self.threads)]
         by_type = []
         position = 0
@@ -102,54 +87,74 @@ class CpuOperators:
             atoms = np.flatnonzero(types[: neighbors.n_centres] == t)
             by_type.append(atoms)
             cuts = (np.arange(self.threads + 1) * len(atoms)) // self.threads
-            for share, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+            for share, (a, b) in enumerate(pairwise(cuts)):
                 pieces = max(1, -(-(b - a) // block))
                 ends = a + (np.arange(pieces + 1) * (b - a)) // pieces
-                for first, last in zip(ends[:-1], ends[1:], strict=True):
+                for first, last in pairwise(ends):
                     if last > first:
                         per_share[share].append((position + first, position + last, t))
             position += len(atoms)
         rows = np.array([row for share in per_share for row in share], np.int64).reshape(-1, 3)
-        self._load = kernels.Workload(
+        n_pages = -(-len(types) // kernels.PAGE)
+        self._load = load = kernels.Workload(
             centres=np.concatenate([*by_type, np.zeros(0, np.int64)]).astype(np.int64),
-            blocks=np.ascontiguousarray(rows[:, :2]),
-            block_type=np.ascontiguousarray(rows[:, 2]),
+            blocks=rows,
             share_blocks=np.cumsum([0] + [len(share) for share in per_share]),
             types=types,
             first=neighbors.first,
             count=neighbors.count,
             indices=neighbors.indices,
             extra=np.zeros((0, 0)),
+            pages=np.empty((self.threads, n_pages), np.int32),
+            page_start=np.zeros(self.threads + 1, np.int64),
         )
-        counts = neighbors.count[self._load.centres]
+        run_shares(kernels.mark_pages, self.threads, load, load.pages)
+        touched = load.pages >= 0
+        load.pages[touched] = (np.cumsum(touched, axis=1) - 1)[touched]
+        np.cumsum(touched.sum(axis=1), out=load.page_start[1:])
+        counts = neighbors.count[load.centres]
         ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         most = int((ends[rows[:, 1]] - ends[rows[:, 0]]).max(initial=0)) if len(rows) else 0
-        self._allocate(len(types), neighbors.n_centres, int((rows[:, 1] - rows[:, 0]).max(initial=1)), most)
+        largest = round_up(int((rows[:, 1] - rows[:, 0]).max(initial=1)), TILE_ROWS)
+        self._allocate(int(load.page_start[-1]), neighbors.n_centres, largest, most, int(counts.max(initial=0)))
 
-    def _allocate(self, n_atoms, n_centres, rows, n_pairs):
+    def _allocate(self, n_pages, n_centres, rows, n_pairs, n_neighbors):
         """Scratch and result arrays, made anew only when they have to grow."""
-        have = getattr(self, "_room", (0, 0, 0, 0))
-        if all(a <= b for a, b in zip((n_atoms, n_centres, rows, n_pairs), have, strict=True)):
+        have, wanted = getattr(self, "_room", (0, 0, 0, 0, 0)), (n_pages, n_centres, rows, n_pairs, n_neighbors)
+        if all(a <= b for a, b in zip(wanted, have, strict=True)):
             return
-        n_atoms, n_centres = int(1.05 * n_atoms) + 16, n_centres + 16
-        n_pairs = int(1.1 * n_pairs) + 64
-        self._room = (n_atoms, n_centres, rows, n_pairs)
-        d, dtype, threads = self.model.descriptor, self._dtype, self.threads
-        exact_pairs = n_pairs if self._exact else 0
-        widest = self._pairs.networks.widest
-        most_neighbors = n_pairs if self._exact else 0
+        n_pages, n_centres = int(1.05 * n_pages) + 1, n_centres + 16
+        n_pairs, n_neighbors = round_up(int(1.1 * n_pairs), 16) + 64, int(1.1 * n_neighbors) + 16
+        self._room = (n_pages, n_centres, rows, n_pairs, n_neighbors)
+        packed, dtype, threads = self._packed, self._dtype, self.threads
+        lane = lanes(np.dtype(dtype))
+        near, far = (4 * rows * (width + lane) for width in (packed.near_width, packed.far_width))
+        inputs = int(packed.fitting.layers[:, WIDTH_IN].max(initial=0))
+
+        def room(*shape, dtype=dtype):
+            return np.zeros((threads, *shape), dtype)
+
         self._scratch = kernels.Scratch(
-            pairs=np.zeros((threads, kernels.PAIR_NUMBERS, n_pairs), dtype),
-            integers=np.zeros((threads, kernels.PAIR_INTEGERS, n_pairs), np.int32),
-            runs=np.zeros((threads, rows + 1, d.n_types), np.int64),
-            T=np.zeros((threads, rows, 4, self._pairs.width), dtype),
-            D=np.zeros((threads, rows, d.n_out + self.model.fitting.n_fparam + self.model.fitting.n_aparam), dtype),
-            work=np.zeros((threads, fitting_scratch(self._fitting, rows)), dtype),
-            exact_rows=np.zeros((threads, 2, exact_pairs, d.n_embedding if exact_pairs else 0), dtype),
-            network_work=np.zeros((threads, 5 * most_neighbors * widest), dtype),
-            block_energies=np.zeros((threads, rows)),
+            pairs=room(kernels.PAIR_NUMBERS, n_pairs),
+            integers=room(kernels.PAIR_INTEGERS, n_pairs, dtype=np.int32),
+            to_entries=room(4 * n_pairs),
+            runs=room(rows, 2 * self.model.n_types + 1, dtype=np.int64),
+            near=room(near),
+            far=room(far),
+            to_near=room(near),
+            to_far=room(far),
+            D=room(rows * (inputs + lane)),
+            work=room(fitting_scratch(packed.fitting, rows)),
+            rounded=room(rows * inputs // 2 if packed.fitting.half is not None else 0, dtype=np.int32),
+            energies=room(rows),
         )
-        self._forces = np.zeros(threads * n_atoms * 3)
+        self._exact = None
+        if packed.exact.layers.size:
+            self._exact = kernels.ExactEmbeddings(
+                packed.exact.numbers, packed.exact.layers, packed.exact.activation_parameters, packed.exact.first,
+                room(n_pairs * 6 * packed.near_width), room(embedding_scratch(packed.exact, n_neighbors)),
+            )  # fmt: skip
+        self._forces = np.zeros((n_pages, kernels.PAGE, 3))
         self._energies, self._virials = np.zeros(n_centres), np.zeros((n_centres, 9))
         self._timers, self._overflowed = np.zeros((threads, len(kernels.PHASES))), np.zeros(threads, np.int64)
 
@@ -194,25 +199,25 @@ class CpuOperators:
         energies, virials = self._energies[:n], self._virials[:n]
         energies[:] = self._constant
         virials.fill(0.0)
-        # always contiguous, so that the kernel is compiled for one kind of array only
-        private = self._forces[: self.threads * len(positions) * 3].reshape(self.threads, len(positions), 3)
-        private_virials = np.zeros((self.threads, len(positions) if atomic_virials else 0, 9))
-        results = kernels.Results(private, energies, virials, private_virials, self._timers, self._overflowed)
+        load = self._load
+        of_pages = np.zeros((len(self._forces) if atomic_virials else 0, kernels.PAGE, 9))
+        results = kernels.Results(self._forces, energies, virials, of_pages, self._timers, self._overflowed)
         self._timers.fill(0.0)
-        with self._blas.limit(limits=1, user_api="blas"):
-            run_shares(
-                kernels.evaluate_share, self.threads, self._arrays, self._load._replace(extra=self._extra),
-                positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
-            )  # fmt: skip
-        run_shares(kernels.add_private, self.threads, self.threads, private, forces)
+        run_shares(
+            kernels.evaluate_share, self.threads, self._arrays, self._exact, self._packed.fitting.half,
+            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
+        )  # fmt: skip
+        run_shares(
+            kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces
+        )
         for phase, seconds in zip(kernels.PHASES, self._timers.mean(axis=0), strict=True):
             self.seconds[phase] += seconds
         of_atoms = None
         if atomic_virials:
             of_atoms = np.zeros((len(positions), 9))
-            kernels.add_private(0, 1, private_virials, of_atoms)
+            kernels.add_private(0, 1, load.pages, load.page_start, of_pages, of_atoms)
             of_atoms = of_atoms.reshape(-1, 3, 3)
-        sums = [slice(a, b) for a, b in zip(self._offsets[:-1], self._offsets[1:], strict=True)]
+        sums = [slice(a, b) for a, b in pairwise(self._offsets)]
         return Evaluation(
             energies=np.array([energies[s].sum() for s in sums]),
             virials=np.array([virials[s].sum(axis=0).reshape(3, 3) for s in sums]),

@@ -4,139 +4,259 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpmd.models import PairRule
+from dpmd.models import DenseLayer, Network, PairRule
 from dpmd.models.networks import evaluate
-from dpmd.models.tables import evaluate_table
+from dpmd.models.tables import evaluate_table, radius_of_input
 
 from .activations import activation_code
+from .matrix import pack_matrix, pack_matrix_half
+from .simd import lanes, round_up
 
+#: layers with fewer inputs or outputs gain nothing from bfloat16
+_SMALLEST_HALF = 32
 _skips = {"none": 0, "add": 1, "double": 2}
 
-# columns of a layer's row in PackedNetworks.layers
-WEIGHT, N_IN, N_OUT, BIAS, TIMESTEP, SKIP, ACTIVATION = range(7)
-# columns of a pair's row in PackedPairs.numbers
-LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE, PADDING_INPUT = range(6)
-# columns of a pair's row in PackedPairs.integers
-RULE, TABLE, N_FINE, N_COARSE, NETWORK = range(5)
+# columns of a layer's row in PackedNetworks.layers: places of the packed W and W^T, sizes, ...
+FORWARD, BACKWARD, N_IN, N_OUT, WIDTH_IN, WIDTH_OUT, BIAS, TIMESTEP, SKIP, ACTIVATION = range(10)
+HALF_FORWARD, HALF_BACKWARD = 10, 11  # places of W and W^T in bfloat16, or -1
+# columns of a segment's row in PackedModel.segments: place of the table, first column of its features
+BASE, WIDTH, COLUMN, N_FINE, N_COARSE = range(5)
+# and of its numbers
+LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE = range(5)
+# columns of a centre type's row: is the descriptor made of far features, their width, number of
+# features and rows of the descriptor, places of V and V^T
+FOLDED, FAR_WIDTH, FEATURES, AXIS, EXPAND, CONTRACT = range(6)
+
+
+class _Numbers:
+    """Arrays put one after another."""
+
+    def __init__(self, dtype):
+        self.dtype, self.parts, self.size = dtype, [], 0
+
+    def put(self, array):
+        """Append ``array``, flattened; returns where it begins."""
+        self.parts.append(np.ascontiguousarray(array, self.dtype).ravel())
+        self.size += self.parts[-1].size
+        return self.size - self.parts[-1].size
+
+    def joined(self):
+        # vectors may be read past the end
+        return np.concatenate([*self.parts, np.zeros(64, self.dtype)])
 
 
 @dataclass
 class PackedNetworks:
     """Networks in one flat array.
 
-    numbers : weights, biases and timesteps; layers : (layers, 7) int64, offsets and kinds;
-    activation_parameters : (layers, 3); first : (networks + 1,) first layer of each network;
-    widest : the largest width of an input or output.
+    numbers : packed weights, biases and timesteps; half : int32, weights in bfloat16, or None;
+    layers : (layers, 12) int64, see above; activation_parameters : (layers, 3);
+    first : (networks + 1,) first layer of each network.
     """
 
     numbers: np.ndarray
+    half: np.ndarray | None
     layers: np.ndarray
     activation_parameters: np.ndarray
     first: np.ndarray
 
-    @property
-    def widest(self):
-        return int(self.layers[:, [N_IN, N_OUT]].max(initial=1))
 
-    @property
-    def deepest(self):
-        """The largest number of layers in a network."""
-        return int(np.diff(self.first).max(initial=0))
+def pack_networks(networks, dtype, numbers=None, half=False):
+    """Pack a list of :class:`dpmd.models.Network`; None entries get no layers.
 
-
-def pack_networks(networks, dtype):
-    """Pack a list of :class:`dpmd.models.Network`; None entries get no layers."""
-    numbers, layers, parameters, first, offset = [], [], [], [0], 0
-
-    def put(array):
-        nonlocal offset
-        numbers.append(np.ascontiguousarray(array, dtype).ravel())
-        offset += numbers[-1].size
-        return offset - numbers[-1].size
-
+    numbers : a :class:`_Numbers` to append to; half : also pack large weights in bfloat16.
+    """
+    lane = lanes(np.dtype(dtype))
+    numbers, halves = numbers or _Numbers(dtype), _Numbers(np.int32)
+    layers, parameters, first = [], [], [0]
     for network in networks:
         for layer in network.layers if network is not None else ():
             code, extra = activation_code(layer.activation)
-            weight, bias = put(layer.weight), put(layer.bias)
-            timestep = -1 if layer.timestep is None else put(layer.timestep)
-            layers.append([weight, layer.n_in, layer.n_out, bias, timestep, _skips[layer.skip], code])
+            width_in, width = round_up(layer.n_in, lane), round_up(layer.n_out, lane)
+            padding = (0, width - layer.n_out)
+            in_half = (-1, -1)
+            if half and min(layer.weight.shape) >= _SMALLEST_HALF:
+                in_half = [halves.put(pack_matrix_half(w)) for w in (layer.weight, layer.weight.T)]
+            layers.append([
+                numbers.put(pack_matrix(layer.weight, dtype)), numbers.put(pack_matrix(layer.weight.T, dtype)),
+                layer.n_in, layer.n_out, width_in, width, numbers.put(np.pad(layer.bias, padding)),
+                -1 if layer.timestep is None else numbers.put(np.pad(layer.timestep, padding)),
+                _skips[layer.skip], code, *in_half,
+            ])  # fmt: skip
             parameters.append(extra)
         first.append(len(layers))
     return PackedNetworks(
-        np.concatenate(numbers) if numbers else np.zeros(0, dtype),
-        np.array(layers, np.int64).reshape(-1, 7),
+        numbers.joined(),
+        halves.joined() if half else None,
+        np.array(layers, np.int64).reshape(-1, 12),
         np.array(parameters, float).reshape(-1, 3),
         np.array(first, np.int64),
     )
 
 
-@dataclass
-class PackedPairs:
-    """What each (centre, neighbour) type pair contributes.
+def _put_table(numbers, table, width):
+    """Append a table in powers of the fraction of a row; returns its place.
 
-    width : M rounded up to the vector width, the length of a table row's vectors.
-    coefficients : tables one after another, each (rows + 2, 6, width) in powers of the fraction
-        of a row; the two extra rows continue the table linearly below and above, in powers of
-        the distance itself.
-    numbers : (T, T, 6) float64, integers : (T, T, 5) int64, see the column names above.
-    padding : (T, T, width) contribution of an empty slot to the radial column.
-    networks : the exact embedding networks.
+    Rows are (6, width).  Two more rows continue it linearly below and above, in powers of the
+    distance itself.
     """
-
-    width: int
-    coefficients: np.ndarray
-    numbers: np.ndarray
-    integers: np.ndarray
-    padding: np.ndarray
-    networks: PackedNetworks
-
-
-def _pack_table(table, width, dtype):
-    """Scaled coefficients of a table, linear continuations appended: (rows + 2, 6, width)."""
     rows, channels, _ = table.coefficients.shape
     step = np.where(np.arange(rows) < table.n_fine, table.fine_step, table.coarse_step)
-    packed = np.zeros((rows + 2, 6, width), dtype)
+    packed = np.zeros((rows + 2, 6, width), numbers.dtype)
     scaled = table.coefficients * step[:, None, None] ** np.arange(6)
     packed[:rows, :, :channels] = scaled.transpose(0, 2, 1)
     for row, x in ((rows, table.lower), (rows + 1, table.maximum)):
         value, slope = evaluate_table(table, np.array([x]))
         packed[row, 0, :channels], packed[row, 1, :channels] = value[0], slope[0]
-    return packed
+    return numbers.put(packed)
 
 
-def pack_pairs(descriptor, dtype):
-    """Pack the embeddings of a descriptor; pairs with a table use it, others their network."""
-    vector = 64 // np.dtype(dtype).itemsize
-    width = -(-descriptor.n_embedding // vector) * vector
-    n = descriptor.n_types
-    numbers, integers = np.ones((n, n, 6)), np.full((n, n, 5), -1, np.int64)
-    padding = np.zeros((n, n, width), dtype)
-    tables, networks, rows = [], [], 0
-    integers[:, :, RULE] = PairRule.SKIPPED
-    for embedding, pairs in descriptor.unique_embeddings():
-        columns = {}
-        if embedding.table is not None:
-            t = embedding.table
-            tables.append(_pack_table(t, width, dtype))
-            columns = {TABLE: rows, N_FINE: t.n_fine, N_COARSE: len(t.coefficients) - t.n_fine}
-            rows += len(tables[-1])
-        else:
-            columns = {NETWORK: len(networks)}
-            networks.append(embedding.network)
-        for a, b in pairs:
-            if descriptor.sel[b] == 0:
+def _table_numbers(table):
+    return table.lower, table.upper, table.maximum, 1 / table.fine_step, 1 / table.coarse_step
+
+
+@dataclass
+class PackedModel:
+    """Descriptor and fitting networks of a model; fields as in ``kernels.ModelArrays``.
+
+    near_width, far_width : the largest rows of features over all centre types.
+    """
+
+    split: np.ndarray
+    networks: np.ndarray
+    segments: np.ndarray
+    segment_numbers: np.ndarray
+    padding: np.ndarray
+    centres: np.ndarray
+    tables: np.ndarray
+    exact: PackedNetworks
+    fitting: PackedNetworks
+    near_width: int
+    far_width: int
+
+
+def _trapezoid(n_features, axis):
+    """Index pairs (a, m), a < axis, a <= m < n_features, in the order of the kernel's descriptor."""
+    return np.array([(a, m) for a in range(axis) for m in range(a, n_features)]).T
+
+
+def descriptor_size(n_features, axis):
+    """How many inputs of the fitting network the kernel's descriptor has."""
+    return axis * n_features - axis * (axis - 1) // 2
+
+
+def _input_map(combine, axis, n_file_axis, n_extra, scale):
+    """Matrix (inputs of the kernel, inputs of the file) of the linear map between descriptors.
+
+    combine : (features, M), the outputs G = features @ combine.  The file's input m A + a is
+    ``scale sum_jk combine[j, m] combine[k, a] D[j, k]``; the kernel keeps D[j, k] for j <= k.
+    """
+    n_features, n_embedding = combine.shape
+    j, k = _trapezoid(n_features, axis)
+    if axis < n_features and axis != n_file_axis:
+        raise ValueError("a partial descriptor needs the file's own axis")
+    first, second = combine, combine[:, :n_file_axis]
+    if axis < n_features:  # the first features are the outputs: D[a, m] itself
+        full = np.zeros((len(j), n_embedding, n_file_axis))
+        full[np.arange(len(j)), k, j] = 1
+        both = k < axis
+        full[np.arange(len(j))[both], j[both], k[both]] = 1
+    else:
+        full = np.einsum("pm,pa->pma", first[j], second[k]) + np.einsum("pm,pa->pma", first[k], second[j])
+        full[j == k] /= 2
+    n = n_embedding * n_file_axis
+    result = np.zeros((len(j) + n_extra, n + n_extra))
+    result[: len(j), :n] = scale * full.reshape(len(j), n)
+    result[len(j) :, n:] = np.eye(n_extra)
+    return result
+
+
+def _with_inputs(network, input_map):
+    """The network as a function of other inputs, ``inputs @ input_map`` being its own."""
+    first = network.layers[0]
+    if first.skip == "none":
+        folded = DenseLayer(input_map @ first.weight, first.bias, first.timestep, first.activation)
+        return Network((folded, *network.layers[1:]))
+    # a skip connection passes the inputs on, so they are needed themselves
+    return Network((DenseLayer(input_map, np.zeros(first.n_in), None, "linear"), *network.layers))
+
+
+def pack_model(model, dtype, precision, half=False):
+    """Pack a model; pairs with a table use it, others their exact network.
+
+    precision : whose low-rank bases to use, where the model has any; half : fitting networks also
+    in bfloat16.
+    """
+    d, fitting = model.descriptor, model.fitting
+    lane, n = lanes(np.dtype(dtype)), d.n_types
+    near_width = round_up(d.n_embedding, lane)
+    split, pair_networks = np.full((n, n), np.inf), np.full((n, n), -1, np.int64)
+    segments, segment_numbers = np.zeros((n, n, 2, 5), np.int64), np.ones((n, n, 2, 5))
+    padding, centres = np.zeros((n, n, near_width), dtype), np.zeros((n, 6), np.int64)
+    tables, embedding_networks, places = _Numbers(dtype), [], {}
+
+    def segment(table, column):
+        """Row and numbers of a segment; tables that several pairs share are stored once."""
+        width = round_up(table.n_out, lane)
+        if id(table) not in places:
+            places[id(table)] = _put_table(tables, table, width)
+        n_coarse = len(table.coefficients) - table.n_fine
+        return [places[id(table)], width, column, table.n_fine, n_coarse], _table_numbers(table)
+
+    numbers, fit_networks = _Numbers(dtype), []
+    n_extra = fitting.n_fparam + fitting.n_aparam
+    widest = 0
+    for a in range(n):
+        far_width, combine, all_far, n_pairs = 0, [], True, 0
+        empty = -d.radial_mean[a] / d.radial_std[a]
+        for b, embedding in enumerate(d.embeddings[a]):
+            if embedding is None or d.sel[b] == 0 or d.pair_rules[a, b] == PairRule.SKIPPED:
                 continue
-            empty = -descriptor.radial_mean[a] / descriptor.radial_std[a]
-            for column, value in columns.items():
-                integers[a, b, column] = value
-            integers[a, b, RULE] = descriptor.pair_rules[a, b]
+            n_pairs += 1
+            far = embedding.basis(precision)
+            if far is not None:
+                split[a, b] = radius_of_input(d, a, far.split) ** 2 if np.isfinite(far.split) else 0.0
+                segments[a, b, 0], segment_numbers[a, b, 0] = segment(far.functions, far_width)
+                expansion = np.zeros((round_up(far.functions.n_out, lane), d.n_embedding))
+                expansion[: far.functions.n_out] = far.expansion
+                combine.append(expansion)
+                far_width += len(expansion)
+                padding[a, b, : far.functions.n_out] = empty * evaluate_table(far.functions, np.array([empty]))[0][0]
+            all_far = all_far and split[a, b] == 0
             if embedding.table is not None:
-                t = embedding.table
-                numbers[a, b, :5] = t.lower, t.upper, t.maximum, 1 / t.fine_step, 1 / t.coarse_step
-                value = evaluate_table(t, np.array([empty]))[0][0]
+                segments[a, b, 1], segment_numbers[a, b, 1] = segment(embedding.table, 0)
+                value = evaluate_table(embedding.table, np.array([empty]))[0][0]
             else:
+                segments[a, b, 1, WIDTH] = near_width
+                if id(embedding) not in places:
+                    places[id(embedding)] = len(embedding_networks)
+                    embedding_networks.append(embedding.network)
+                pair_networks[a, b] = places[id(embedding)]
                 value = evaluate(embedding.network, np.array([[empty]]))[0]
-            numbers[a, b, PADDING_INPUT] = empty
-            padding[a, b, : descriptor.n_embedding] = empty * value
-    coefficients = np.concatenate(tables) if tables else np.zeros((1, 6, width), dtype)
-    return PackedPairs(width, coefficients, numbers, integers, padding, pack_networks(networks, dtype))
+            if far is None:
+                padding[a, b, : d.n_embedding] = empty * value
+        widest = max(widest, far_width)
+
+        n_features, axis, outputs = d.n_embedding, d.axis_neuron, np.eye(d.n_embedding)
+        folded = False
+        if combine:
+            expansion = np.concatenate(combine)
+            gram = descriptor_size(far_width, far_width)
+            folded = all_far and gram < descriptor_size(n_features, axis)
+        if folded:
+            n_features, axis, outputs = far_width, far_width, expansion
+        centres[a] = folded, far_width, n_features, axis, 0, 0
+        if combine and not folded:
+            centres[a, EXPAND] = numbers.put(pack_matrix(expansion, dtype))
+            centres[a, CONTRACT] = numbers.put(pack_matrix(expansion.T, dtype))
+        network = None
+        if a not in fitting.silent_types:
+            scale = 1 / d.neighbor_count**2
+            network = _with_inputs(
+                fitting.networks[a], _input_map(outputs, axis, d.axis_neuron, n_extra, scale)
+            )
+        fit_networks.append(network)
+    return PackedModel(
+        split, pair_networks, segments, segment_numbers, padding, centres, tables.joined(),
+        pack_networks(embedding_networks, dtype), pack_networks(fit_networks, dtype, numbers, half), near_width, widest,
+    )  # fmt: skip

@@ -52,7 +52,7 @@ def test_list_grows_when_it_overflows():
 )
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 def test_compiled_activations(name, kind):
-    x = np.concatenate([np.linspace(-30, 30, 4001), [0.0, 1e-8, -1e-12, 19.06, -7.9]]).astype(kind)
+    x = np.concatenate([np.linspace(-30, 30, 4091), [0.0, 1e-8, -1e-12, 19.06, -7.9]]).astype(kind)  # whole vectors
     z, slope = x.copy(), np.empty_like(x)
     code, parameters = activation_code(name)
     activate(code, np.array(parameters), z, slope)

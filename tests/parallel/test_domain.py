@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpmd.parallel import SerialDomain
-from dpmd.parallel.domain import complete_cell, face_distances
+from dpmd.parallel.domain import complete_cell
+from dpmd.parallel.geometry import heights
 from dpmd.system import System
 
 CELLS = {
@@ -28,7 +29,7 @@ def make_system(cell, periodic, n=40, seed=2):
 
 def pairs_by_brute_force(positions, cell, periodic, cutoff):
     """Sorted distances below the cutoff from each atom to all images of all atoms."""
-    reach = np.where(periodic, np.ceil(cutoff / face_distances(cell)).astype(int) + 2, 0)
+    reach = np.where(periodic, np.ceil(cutoff / heights(cell)).astype(int) + 2, 0)
     shifts = np.array(
         [[a, b, c] for a in range(-reach[0], reach[0] + 1) for b in range(-reach[1], reach[1] + 1)
          for c in range(-reach[2], reach[2] + 1)]
