@@ -148,4 +148,3 @@ def _dpmd(arguments):
 def dpmd(arguments=None):
     """Entry point of ``dpmd``."""
     sys.exit(_guarded(lambda: _dpmd(arguments)))
-

@@ -3,11 +3,16 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dpmd.models import ModelError
+from dpmd.perfmodel.errors import PerformanceModelError
+from dpmd.perfmodel.prediction import predict_here
+from dpmd.perfmodel.sizes import from_model, to_dict
+from dpmd.perfmodel.systems import PhysicalSystem
 
 from . import checkpoint, ensembles, preflight, structure
 from .errors import InputError
@@ -36,7 +41,7 @@ class Job:
         self.summary_path = Path(f"{name}.summary.json")
         self.failure_path = Path(f"{name}.failed.extxyz")
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
-        self.warnings = []
+        self.warnings, self.prediction = [], None
 
     # ------------------------------------------------------------------ before step 0
 
@@ -176,6 +181,23 @@ class Job:
         log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
         self.neighbors_per_atom = float(counts.sum(axis=1).mean()) if len(system) else 0.0
 
+    def _predict(self, log, potential, system):
+        """Expected speed on this machine, by the model behind ``dp-perf``."""
+        s = self.settings
+        try:
+            physical = PhysicalSystem(
+                "this system", len(system), len(system) / system.volume, tuple(map(tuple, system.cell)),
+                s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom or None,
+            )  # fmt: skip
+            self.prediction = predict_here(
+                potential.model, physical, ranks_per_node=1, threads_per_rank=potential.operators.threads,
+                precision=potential.precision, skin=s.run.skin,
+            )  # fmt: skip
+        except PerformanceModelError:
+            return  # nothing that a run depends on
+        how = "measured machine" if self.prediction.quality == "measured" else "a guess until 'dp-perf measure' has run"
+        log(f"  expected    {self.prediction.ns_per_day:.3g} ns/day ({how})")
+
     def _print_precision(self, log, potential, domain, system):
         error = preflight.precision_error(potential, domain, system, self.parameters)
         relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
@@ -215,6 +237,7 @@ class Job:
         try:
             self._header(log, potential, system, ensemble, domain)
             self._examine(log, potential, system, domain)
+            self._predict(log, potential, system)
             if s.run.check or s.run.check_precision:
                 self._print_precision(log, potential, domain, system)
             for warning in self.warnings:
@@ -267,7 +290,7 @@ class Job:
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
         """The tables at the end, and the same as JSON."""
-        s, system, steps = self.settings, simulation.system, simulation.steps_done
+        system, steps = simulation.system, simulation.steps_done
         phases = self._phases(simulation, potential, elapsed)
         log()
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {len(system)} atoms")
@@ -281,9 +304,9 @@ class Job:
             f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
             f"{steps * len(system) / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
         )
-        drift = thermo.drift()
+        drift, uncertainty = thermo.drift()
         if drift == drift:
-            log(f"Drift of the conserved energy: {drift:.3g} meV/atom/ns")
+            log(f"Drift of the conserved energy: {drift:.3g} +- {uncertainty:.2g} meV/atom/ns")
         domain = simulation.domain
         log(
             f"Neighbours: {self.neighbors_per_atom:.1f} per atom within the cutoff at the start, "
@@ -295,27 +318,49 @@ class Job:
                 f"in {simulation.overflows} steps up to {simulation.most_overflowed} atoms had more neighbours than "
                 "the model's sel; the nearest were kept"
             )
-        model = potential.model
-        summary = {
-            "engine": "dpmd", "versions": dict(versions()), "machine": processor_name(), "device": potential.device,
-            "precision": potential.precision, "nodes": 1, "ranks": 1, "threads": potential.operators.threads,
-            "model": {
-                "file": model.source.path, "descriptor": model.descriptor.kind, "rcut": model.descriptor.rcut,
-                "sel": list(model.descriptor.sel), "axis_neuron": model.descriptor.axis_neuron,
-                "embedding_width": model.descriptor.n_embedding,
-                "fitting_widths": list(model.fitting.networks[0].widths[:-1]), "tabulated": not s.run.no_tabulate,
-            },
-            "atoms": len(system), "types": {
-                n: int((system.types == t).sum()) for t, n in enumerate(system.type_names)
-            },
-            "steps": steps, "timestep_fs": s.run.timestep_fs, "seconds": elapsed,
-            "seconds_per_step": elapsed / max(steps, 1), "ns_per_day": per_day,
-            "phases": {name: seconds / max(steps, 1) for name, seconds in phases.items()},
-            "neighbors_per_atom": self.neighbors_per_atom, "rebuild_interval": steps / max(domain.rebuilds, 1),
-            "ghost_atoms": domain.n_ghosts, "peak_memory_bytes": peak_memory(),
-            "drift_meV_per_atom_ns": drift if drift == drift else None, "stopped": simulation.stop_reason,
-        }  # fmt: skip
+        if self.prediction:
+            ratio = self.prediction.seconds_per_step * max(steps, 1) / max(elapsed, 1e-9)
+            log(f"Predicted speed: {self.prediction.ns_per_day:.4g} ns/day, measured / predicted = {ratio:.2f}")
+        summary = self._machine_readable(simulation, potential, phases, elapsed)
+        summary |= {
+            "ns_per_day": per_day,
+            "predicted_ns_per_day": self.prediction.ns_per_day if self.prediction else None,
+            "drift_meV_per_atom_ns": drift if drift == drift else None,
+        }
         self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+    def _machine_readable(self, simulation, potential, phases, elapsed):
+        """What ``dp-perf`` reads of a run; :mod:`dpmd.perfmodel.runs` explains the keys."""
+        s, system, domain, steps = self.settings, simulation.system, simulation.domain, simulation.steps_done
+        sizes = replace(from_model(potential.model), tabulated=not s.run.no_tabulate)
+        per_step = {name.removeprefix("force: "): seconds / max(steps, 1) for name, seconds in phases.items()}
+        per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("waiting")
+        return {
+            "engine": "dpmd",
+            "versions": dict(versions()),
+            "machine": processor_name(),
+            "device": potential.device,
+            "model": to_dict(sizes),
+            "atoms": len(system),
+            "types": {name: int((system.types == t).sum()) for t, name in enumerate(system.type_names)},
+            "cell": system.cell.tolist(),
+            "nodes": 1,
+            "ranks": 1,
+            "threads": potential.operators.threads,
+            "precision": potential.precision,
+            "ensemble": s.ensemble.type,
+            "timestep_fs": s.run.timestep_fs,
+            "skin": domain.skin,
+            "rebuild_interval": steps / max(domain.rebuilds, 1),
+            "neighbors_per_atom": self.neighbors_per_atom,
+            "ghost_atoms": domain.n_ghosts,
+            "steps": steps,
+            "seconds": elapsed,
+            "seconds_per_step": elapsed / max(steps, 1),
+            "phases": per_step,
+            "peak_memory_bytes": peak_memory(),
+            "stopped": simulation.stop_reason,
+        }
 
     @staticmethod
     def _phases(simulation, potential, elapsed):
@@ -326,7 +371,7 @@ class Job:
             "fitting": "force: fitting", "force": "force: assembly",
         }  # fmt: skip
         phases = {names.get(name, name): seconds for name, seconds in inner.items()}
-        phases["force: other"] = max(timers["force"] - sum(inner.values()), 0.0)
+        phases["force: waiting"] = max(timers["force"] - sum(inner.values()), 0.0)
         for name in ("neighbor", "communication", "integrate", "output"):
             phases[name] = timers[name]
         phases["other"] = max(elapsed - sum(phases.values()), 0.0)

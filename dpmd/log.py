@@ -106,12 +106,13 @@ def thermo_line(values):
 
 
 def drift_per_atom(times, energies, n_atoms):
-    """Slope of a straight line through conserved energies, meV/atom/ns.
+    """Slope of a straight line through conserved energies and its standard error, meV/atom/ns.
 
     times : ps; energies : eV.  NaN for fewer than three points.
     """
     if len(times) < 3 or times[-1] == times[0]:
-        return float("nan")
-    t, e = np.asarray(times), np.asarray(energies)
-    slope = np.polyfit(t - t.mean(), e - e.mean(), 1)[0]
-    return slope / n_atoms * 1e6
+        return float("nan"), float("nan")
+    t, e = np.asarray(times) - np.mean(times), np.asarray(energies) - np.mean(energies)
+    slope = (t @ e) / (t @ t)
+    error = np.sqrt(((e - slope * t) ** 2).sum() / (len(t) - 2) / (t @ t))
+    return slope / n_atoms * 1e6, error / n_atoms * 1e6

@@ -44,7 +44,7 @@ class Thermo(Hook):
         self.conserved.append(values["conserved_eV"])
 
     def drift(self):
-        """Of the conserved energy, meV/atom/ns."""
+        """Of the conserved energy and its standard error, meV/atom/ns."""
         return drift_per_atom(self.times, self.conserved, self.n_atoms)
 
     def position(self):

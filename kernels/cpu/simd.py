@@ -80,6 +80,7 @@ def lanes(dtype):
 
 
 def round_up(n, multiple):
+    """The smallest multiple that is at least ``n``."""
     return -(-n // multiple) * multiple
 
 

@@ -127,6 +127,18 @@ def test_stopped_from_outside_and_continued(water_run, tmp_path, how):
         assert (tmp_path / name).read_bytes() == stopped[name], name
 
 
+def test_first_start_and_later_ones_agree(water_run, tmp_path, monkeypatch):
+    """Kernels just compiled and kernels from the cache give the same bits."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
+    water_run("--check")
+    results = []
+    for _ in range(2):
+        command = [sys.executable, "-c", "from dpmd.cli import md_run; md_run()", "run.toml", "--overwrite"]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+        results.append([(tmp_path / name).read_bytes() for name in ("run.thermo.csv", "out.extxyz")])
+    assert results[0] == results[1]
+
+
 def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():

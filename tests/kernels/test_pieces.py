@@ -57,9 +57,9 @@ def test_compiled_activations(name, kind):
     code, parameters = activation_code(name)
     activate(code, np.array(parameters), z, slope)
     value, derivative, _ = activation(name)(x.astype(float))
-    eps = 16 * np.finfo(kind).eps
-    assert (np.abs(z - value) <= eps * np.maximum(1, np.abs(x))).all()
-    assert (np.abs(slope - derivative) <= 8 * eps).all()
+    eps = 8 * np.finfo(kind).eps
+    assert (np.abs(z - value) <= eps * np.maximum(1, np.abs(x))).all()  # silu multiplies tanh's error by x
+    assert (np.abs(slope - derivative) <= 10 * eps).all()
 
 
 def test_activation_derivatives_are_consistent():
