@@ -4,6 +4,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 ``tests/kernels`` offers the same methods on a CPU.
 """
 
+import ctypes
 from functools import cache
 from importlib import resources
 
@@ -91,6 +92,43 @@ class _Kernels:
             self._function(name)((-(-count // 128),), (128,), tuple(map(_argument, arguments)))
 
 
+class _Blas:
+    """cuBLAS through ctypes: CuPy's own binding refuses to be recorded."""
+
+    def __init__(self, cupy):
+        cupy.cuda.device.get_cublas_handle()  # loads the library
+        self._library = ctypes.CDLL(f"libcublas.so.{cupy.cuda.runtime.runtimeGetVersion() // 1000}")
+        self._handle = ctypes.c_void_p()
+        self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        self._workspace = cupy.empty(32 << 20, np.uint8)  # of its own, so that recorded steps allocate none
+        self._one = {t: np.ones(1, t) for t in (np.float32, np.float64)}
+        self._zero = {t: np.zeros(1, t) for t in (np.float32, np.float64)}
+
+    @staticmethod
+    def _check(status, what):
+        if status:
+            raise DeviceError(f"{what} failed with status {status}; a wrong cuBLAS for this driver, or no memory left")
+
+    def multiply(self, stream, kind, a, b, c, dtype, shape, lead, accumulate):
+        """Row-major product of arrays at addresses a, b, c; see :meth:`CudaDevice.multiply`."""
+        (m, n, k), number = shape, ctypes.c_int
+        self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
+        self._library.cublasSetWorkspace_v2(
+            self._handle, ctypes.c_void_p(self._workspace.data.ptr), ctypes.c_size_t(self._workspace.nbytes)
+        )
+        out = 1 if dtype == np.float64 else 0  # CUDA_R_64F, CUDA_R_32F
+        given = {PLAIN: out, HALF: 2, SPLIT: 14}[kind]  # CUDA_R_16F, CUDA_R_16BF
+        compute = 70 if out else 68  # CUBLAS_COMPUTE_64F, CUBLAS_COMPUTE_32F
+        one, beta = self._one[dtype.type], (self._one if accumulate else self._zero)[dtype.type]
+        status = self._library.cublasGemmEx(
+            self._handle, number(0), number(0), number(n), number(m), number(k), ctypes.c_void_p(one.ctypes.data),
+            ctypes.c_void_p(b), number(given), number(lead[1]), ctypes.c_void_p(a), number(given), number(lead[0]),
+            ctypes.c_void_p(beta.ctypes.data), ctypes.c_void_p(c), number(out), number(lead[2]), number(compute),
+            number(-1),
+        )  # fmt: skip
+        self._check(status, "cublasGemmEx")
+
+
 class CudaDevice:
     """GPU number ``index`` through CuPy.  Raises DeviceError if it cannot be used."""
 
@@ -99,9 +137,8 @@ class CudaDevice:
         if reason:
             raise DeviceError(f"device cuda:{index}: {reason}")
         import cupy
-        from cupy_backends.cuda.libs import cublas
 
-        self.xp, self._cublas = cupy, cublas
+        self.xp = cupy
         count = cupy.cuda.runtime.getDeviceCount()
         if index >= count:
             raise DeviceError(f"device cuda:{index}: there are {count} GPUs, numbered from 0")
@@ -111,28 +148,8 @@ class CudaDevice:
         self.name = properties["name"].decode()
         self.capability = 10 * properties["major"] + properties["minor"]
         self.has_bf16 = self.capability >= 80
-        self._one, self._zero = {}, {}
-        for dtype in (np.float32, np.float64):
-            self._one[np.dtype(dtype)], self._zero[np.dtype(dtype)] = np.ones(1, dtype), np.zeros(1, dtype)
         self._recording = cupy.cuda.Stream(non_blocking=True)
-        self._keep_workspace()
-
-    def _keep_workspace(self):
-        """Give cuBLAS its own memory, so that recorded steps allocate none.  Harmless if it fails."""
-        import ctypes
-
-        version = self.xp.cuda.runtime.runtimeGetVersion() // 1000
-        try:
-            library = ctypes.CDLL(f"libcublas.so.{version}")
-            self._workspace = self.xp.empty(32 << 20, np.uint8)
-            library.cublasSetWorkspace_v2(
-                ctypes.c_void_p(self.xp.cuda.device.get_cublas_handle()),
-                ctypes.c_void_p(self._workspace.data.ptr),
-                ctypes.c_size_t(self._workspace.nbytes),
-            )
-            self._set_workspace = library.cublasSetWorkspace_v2
-        except (OSError, AttributeError):
-            self._set_workspace = None
+        self._blas = _Blas(cupy)
 
     # ------------------------------------------------------------------ arrays
 
@@ -203,27 +220,11 @@ class CudaDevice:
                 graph = stream.end_capture()
         return graph.launch
 
-    def multiply(self, kind, a, b, c, shape, lead, accumulate=False, tf32=False):
+    def multiply(self, kind, a, b, c, shape, lead, accumulate=False):
         """c (m, n) = a (m, k) @ b (k, n), row-major, added to c if ``accumulate``.
 
         kind : PLAIN (numbers of c's type), HALF (fp16) or SPLIT (bf16), accumulated in c's type;
         shape : (m, n, k); lead : row lengths (elements) of a, b and c.
         """
-        m, n, k = shape
-        blas = self._cublas
-        handle = self.xp.cuda.device.get_cublas_handle()
-        blas.setStream(handle, self.xp.cuda.get_current_stream().ptr)
-        if self._set_workspace:
-            import ctypes
-
-            self._set_workspace(
-                ctypes.c_void_p(handle), ctypes.c_void_p(self._workspace.data.ptr), ctypes.c_size_t(self._workspace.nbytes)
-            )
-        out = 1 if c.dtype == np.float64 else 0  # CUDA_R_64F, CUDA_R_32F
-        given = {PLAIN: out, HALF: 2, SPLIT: 14}[kind]  # CUDA_R_16F, CUDA_R_16BF
-        compute = 70 if out == 1 else 77 if tf32 else 68  # CUBLAS_COMPUTE_64F, _32F_FAST_TF32, _32F
-        one, beta = self._one[c.dtype], (self._one if accumulate else self._zero)[c.dtype]
-        blas.gemmEx(
-            handle, 0, 0, n, m, k, one.ctypes.data, b.data.ptr, given, lead[1], a.data.ptr, given, lead[0],
-            beta.ctypes.data, c.data.ptr, out, lead[2], compute, -1,
-        )  # fmt: skip
+        stream = self.xp.cuda.get_current_stream().ptr
+        self._blas.multiply(stream, kind, a.data.ptr, b.data.ptr, c.data.ptr, c.dtype, shape, lead, accumulate)

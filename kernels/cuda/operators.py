@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from dpmd.models.lowrank import describe_low_rank
 from dpmd.models.networks import evaluate
 
 from ..operators import Evaluation, resolve_parameters
 from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, CudaDevice, DeviceError
 from .packing import even, pack_embeddings, pack_exact_networks, pack_fitting
-from .shells import make_shells
 
 FIXED_SCALE = 2.0**42  # units of forces and virials in kernels, as in common.cuh
 #: centres of a chunk; scratch memory is about 22 kB each in mixed precision
@@ -19,6 +19,8 @@ CHUNK = 32768
 EXACT_BYTES = 256 << 20
 #: warps that share a sum
 SUM_WARPS = 1024
+#: whose low-rank bases each mode uses
+_bases = {"double": "double", "mixed": "mixed", "half": "mixed"}
 PHASES = ("embedding forward", "fitting", "embedding backward")
 
 
@@ -72,11 +74,9 @@ class CudaOperators:
         split = precision == "mixed" and self.device.has_bf16 and not strict
         self._kind = HALF if precision == "half" else SPLIT if split else PLAIN
         self._input_type = INPUT_TYPES.get(self._kind, self._dtype)
-        shells = make_shells(model, precision) if low_rank else None
-        packed = pack_embeddings(d, shells)
+        packed = pack_embeddings(d, _bases[precision] if low_rank else None)
         self._exact = bool(packed.networks)
         self.n_basis = packed.expansion.shape[2]
-        self.split = float(packed.pair_numbers[:, :, 5].min()) ** 0.5 if self.n_basis else None
         self.n_extra = f.n_fparam + f.n_aparam
         self._d_stride = -(-(d.axis_neuron * even(d.n_embedding) + even(self.n_extra)) // 8) * 8
         upload, real = self.device.upload, self._dtype
@@ -115,7 +115,7 @@ class CudaOperators:
         if self._exact:
             tables = "exact embedding networks"
         elif self.n_basis:
-            tables = f"{self.n_basis} basis functions beyond {self.split:g} Å, full table rows within"
+            tables = describe_low_rank(self.model, _bases[self.precision])
         return f"{self.device.name}; products in {products[self._kind]}; {tables}"
 
     def _upload_fitting(self, t):
@@ -252,16 +252,13 @@ class CudaOperators:
     def _launch_fitting(self, work, network, n, centres):
         """From D of the scratch to energies and dE/dD."""
         s, kind, multiply, kernels = self._scratch, self._kind, self.device.multiply, self._kernels
-        parts, wide = (3, 2) if kind == SPLIT else (1, 1)
+        parts = 3 if kind == SPLIT else 1
         layers, top = network.layers, len(network.layers) - 1
         before = None
         for number, layer in enumerate(layers):
             z, n_in, n_out = s["z"][number], layer.n_in, layer.n_out
             if number == 0:
-                lead = (wide * n_in, n_out, n_out)
-                multiply(kind, s["D"], layer.weight, z, (n, n_out, wide * n_in), lead)
-                if kind == SPLIT:
-                    multiply(kind, s["D"], layer.weight[2 * n_in :], z, (n, n_out, n_in), lead, accumulate=True)
+                self._first_product(s["D"], layer, z, n)
             else:
                 multiply(kind, s["input"], layer.weight, z, (n, n_out, parts * n_in), (parts * n_in, n_out, n_out))
             activation = (layer.bias, layer.timestep, layer.code, layer.parameters, layer.skip, before)
@@ -289,6 +286,26 @@ class CudaOperators:
                 "fitting_backward", n, n, layer.n_in, g, above, stride, layer.skip, s["z"][number - 1], s["input"]
             )  # fmt: skip
             above, stride = g, layer.n_in
+
+    def _first_product(self, D, layer, z, n):
+        """z = D W of the first layer, which has the most inputs.
+
+        SPLIT: the small products hi lo + lo hi first, then hi hi in two sums over half of the inputs.
+        Matrix units cut off what is added to a large sum, which would show in the energy (2e-6 eV/atom);
+        the partial sums are added with rounding.
+        """
+        k, n_out, multiply = layer.n_in, layer.n_out, self.device.multiply
+        if self._kind != SPLIT:
+            multiply(self._kind, D, layer.weight, z, (n, n_out, k), (k, n_out, n_out))
+            return
+        lead, D, weight = (2 * k, n_out, n_out), D.reshape(-1), layer.weight
+        multiply(SPLIT, D, weight, z, (n, n_out, 2 * k), lead)
+        half = k // 16 * 8
+        for first, last in ((0, half), (half, k)):
+            if last > first:
+                multiply(
+                    SPLIT, D[first:], weight[k + first :], z, (n, n_out, last - first), lead, accumulate=True
+                )  # fmt: skip
 
     # ------------------------------------------------------------------ evaluation of arrays on the host
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from dpmd.models import ModelError, PairRule
 from dpmd.models.networks import evaluate, silut_constants
-from dpmd.models.tables import evaluate_table
+from dpmd.models.tables import evaluate_table, radius_of_input
 
 from .device import HALF, PLAIN, SPLIT
 
 _activations = ("linear", "tanh", "relu", "relu6", "softplus", "sigmoid", "gelu", "silu")
 _skips = {"none": 0, "add": 1, "double": 2}
-#: lanes that share a neighbour within the near and the far shell
+#: lanes that share a neighbour nearer and farther than the split radius
 NEAR_LANES, FAR_LANES = 32, 8
 
 
@@ -77,12 +77,15 @@ class Embeddings:
     networks: list
 
 
-def pack_embeddings(descriptor, shells=None):
+def far_table(functions):
+    """Coefficients (rows, B, 6) of the fine section of a table, in powers of the fraction of a step."""
+    return functions.coefficients[: functions.n_fine] * functions.fine_step ** np.arange(6)
+
+
+def pack_embeddings(descriptor, precision=None):
     """Pack the embeddings of a descriptor, see :class:`Embeddings`.
 
-    shells : function ``(embedding, pairs) -> shell`` or None; a shell has ``split`` (Å, beyond which
-    it serves; infinity for nowhere), ``basis`` (B, M), and a uniform table of the basis functions:
-    ``lower``, ``step``, ``coefficients`` (rows, B, 6) in powers of the fraction of a step.
+    precision : whose low-rank bases to use where the model has any; None for full table rows.
     """
     n, width = descriptor.n_types, descriptor.n_embedding
     numbers, integers = np.zeros((n, n, 8)), np.zeros((n, n, 8), np.int32)
@@ -91,10 +94,10 @@ def pack_embeddings(descriptor, shells=None):
     padding = np.zeros((n, n, width))
     near, far, networks, near_rows, far_rows = [], [], [], 0, 0
     unique = descriptor.unique_embeddings()
-    made = [shells(embedding, pairs) if shells else None for embedding, pairs in unique]
-    n_basis = max((-(-len(shell.basis) // FAR_LANES) * FAR_LANES for shell in made if shell), default=0)
+    bases = [embedding.basis(precision) if precision else None for embedding, _ in unique]
+    n_basis = max((-(-basis.rank // FAR_LANES) * FAR_LANES for basis in bases if basis), default=0)
     expansion = np.zeros((n, n, n_basis, width))
-    for (embedding, pairs), shell in zip(unique, made, strict=True):
+    for (embedding, pairs), basis in zip(unique, bases, strict=True):
         table, network = embedding.table, -1
         if table is not None:
             near.append(arrange(scaled_rows(table), NEAR_LANES))
@@ -111,18 +114,20 @@ def pack_embeddings(descriptor, shells=None):
                 continue
             numbers[a, b, :5] = table.lower, table.upper, table.maximum, 1 / table.fine_step, 1 / table.coarse_step
             integers[a, b, 2:5] = near_rows, table.n_fine, len(table.coefficients) - table.n_fine
-            if shell is None:
+            if basis is None:
                 padding[a, b] = empty * evaluate_table(table, empty)[0][0]
                 continue
-            numbers[a, b, 5:] = shell.split**2, shell.lower, 1 / shell.step
-            integers[a, b, 5:7] = far_rows, len(shell.coefficients)
-            expansion[a, b, : len(shell.basis)] = shell.basis
-            padding[a, b] = empty * (shell.evaluate(empty)[0] @ shell.basis)
+            functions = basis.functions
+            radius = radius_of_input(descriptor, a, min(basis.split, functions.upper))
+            numbers[a, b, 5:] = radius**2, functions.lower, 1 / functions.fine_step
+            integers[a, b, 5:7] = far_rows, functions.n_fine
+            expansion[a, b, : basis.rank] = basis.expansion
+            padding[a, b] = empty * (evaluate_table(functions, empty)[0][0] @ basis.expansion)
         if table is not None:
             near_rows += len(near[-1])
-        if shell is not None:
-            coefficients = np.zeros((len(shell.coefficients), n_basis, 6))
-            coefficients[:, : len(shell.basis)] = shell.coefficients
+        if basis is not None:
+            coefficients = np.zeros((basis.functions.n_fine, n_basis, 6))
+            coefficients[:, : basis.rank] = far_table(basis.functions)
             far.append(arrange(coefficients, FAR_LANES))
             far_rows += len(far[-1])
     return Embeddings(
@@ -165,11 +170,11 @@ def _bf16(array):
     return high, (high.astype(np.uint32) << 16).view(np.float32)
 
 
-def pack_weight(weight, kind, dtype, parts):
+def pack_weight(weight, kind, dtype):
     """A weight (k, n) for :meth:`CudaDevice.multiply`.
 
-    SPLIT, parts 3: (3 k, n) for inputs hi, lo, hi: hi, hi, lo of the weight.  parts 2: the same, used
-    in two products, hi lo with hi hi, then hi with lo.
+    SPLIT: (3 k, n), lo, hi, hi of the weight, for inputs hi, lo, hi: the small products come first, since
+    matrix units cut off, not round, what is added to a large sum.
     """
     if kind == PLAIN:
         return np.ascontiguousarray(weight, dtype)
@@ -177,7 +182,7 @@ def pack_weight(weight, kind, dtype, parts):
         return np.ascontiguousarray(weight, np.float16).view(np.uint16)
     high, rounded = _bf16(weight)
     low, _ = _bf16(np.asarray(weight, np.float32) - rounded)
-    return np.concatenate([high, high, low])
+    return np.concatenate([low, high, high])
 
 
 @dataclass
@@ -238,8 +243,8 @@ def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
         code, parameters = activation_code(layer.activation)
         layers.append(
             HiddenLayer(
-                weight=pack_weight(weight, kind, dtype, 3),
-                transposed=pack_weight(np.ascontiguousarray(weight.T), kind, dtype, 3),
+                weight=pack_weight(weight, kind, dtype),
+                transposed=pack_weight(np.ascontiguousarray(weight.T), kind, dtype),
                 bias=_pad(layer.bias, n_out).astype(dtype),
                 timestep=None if layer.timestep is None else _pad(layer.timestep, n_out).astype(dtype),
                 code=code, parameters=np.array(parameters), skip=_skips[layer.skip], n_in=n_in, n_out=n_out,

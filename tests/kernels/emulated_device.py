@@ -95,7 +95,7 @@ class EmulatedDevice:
     def record(self, function):
         return function
 
-    def multiply(self, kind, a, b, c, shape, lead, accumulate=False, tf32=False):
+    def multiply(self, kind, a, b, c, shape, lead, accumulate=False):
         m, n, k = shape
 
         def matrix(array, rows, columns, leading):
