@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from dpmd.kernels.integrate import drift, kick, ornstein_uhlenbeck
 from dpmd.kernels.random import standard_normals, step_generator
 
 from .units import BOLTZMANN, temperature
@@ -51,11 +50,10 @@ class VelocityVerlet:
         return 3 * n - (3 if self.momentum_conserved and n > 1 else 0)
 
     def first_half(self, system):
-        kick(system.velocities, system.forces, system.inverse_masses, 0.5 * self.timestep)
-        drift(system.positions, system.velocities, self.timestep)
+        system.kick_and_drift(0.5 * self.timestep, self.timestep)
 
     def second_half(self, system):
-        kick(system.velocities, system.forces, system.inverse_masses, 0.5 * self.timestep)
+        system.kick(0.5 * self.timestep)
 
     def state(self):
         """Numbers and arrays to be kept in a checkpoint."""
@@ -104,7 +102,7 @@ class NoseHooverChain(VelocityVerlet):
         for k in range(last, -1, -1):
             push(k)
         scale = math.exp(-half * u[0])
-        system.velocities *= scale
+        system.scale_velocities(scale)
         twice_kinetic *= scale * scale
         self.eta += half * u
         for k in range(last + 1):
@@ -151,14 +149,11 @@ class Langevin(VelocityVerlet):
         self.reservoir_energy = 0.0
 
     def first_half(self, system):
-        kick(system.velocities, system.forces, system.inverse_masses, 0.5 * self.timestep)
-        drift(system.positions, system.velocities, 0.5 * self.timestep)
+        system.kick_and_drift(0.5 * self.timestep, 0.5 * self.timestep)
         before = system.kinetic_energy
-        noise = standard_normals(self.seed, system.step, system.ids, LANGEVIN)
-        energy = BOLTZMANN * self.target(system.step)
-        ornstein_uhlenbeck(system.velocities, noise, system.inverse_masses, self.decay, energy)
+        system.add_noise(self.seed, LANGEVIN, self.decay, BOLTZMANN * self.target(system.step))
         self.reservoir_energy += before - system.kinetic_energy
-        drift(system.positions, system.velocities, 0.5 * self.timestep)
+        system.drift(0.5 * self.timestep)
 
     def state(self):
         return {"reservoir_energy": self.reservoir_energy}
@@ -197,7 +192,7 @@ class StochasticVelocityRescaling(VelocityVerlet):
         c = self.decay
         factor = c + (1 - c) * ratio * (r * r + s) + 2 * r * math.sqrt(c * (1 - c) * ratio)
         scale = math.copysign(math.sqrt(factor), r + math.sqrt(c / ((1 - c) * ratio)) if ratio > 0 else 1.0)
-        system.velocities *= scale
+        system.scale_velocities(scale)
         self.reservoir_energy += kinetic - system.kinetic_energy
 
     def state(self):

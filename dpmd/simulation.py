@@ -71,8 +71,7 @@ class Simulation:
             domain.positions, domain.types, domain.neighbors, domain.forces, **self.parameters
         )
         clock = self.timers.lap("force", clock)
-        system.forces[:] = domain.fold(domain.forces)
-        system.energy, system.virial = float(result.energies[0]), result.virials[0]
+        system.take(domain.fold(domain.forces), result)
         if result.overflowed:
             self.overflows += 1
             self.most_overflowed = max(self.most_overflowed, result.overflowed)

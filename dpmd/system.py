@@ -1,11 +1,12 @@
 """The state of a simulation: atoms and cell."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dpmd.kernels.integrate import twice_kinetic_energy
+from dpmd.kernels.integrate import drift, kick, largest_norms, ornstein_uhlenbeck, twice_kinetic_energy
+from dpmd.kernels.random import standard_normals
 
 from .units import MASS_VELOCITY
 
@@ -84,6 +85,43 @@ class System:
     def names(self):
         """Name of every atom, "X" for those that the model ignores."""
         return np.array([*self.type_names, "X"])[self.types]
+
+    # what integrators do; on a GPU see dpmd.device_system
+
+    def take(self, forces, result):
+        """Forces (n, 3) and the evaluation that they come from now belong to the positions."""
+        self.forces[:] = forces
+        self.energy, self.virial = float(result.energies[0]), result.virials[0]
+
+    def kick(self, time):
+        """v += a time (ps)."""
+        kick(self.velocities, self.forces, self.inverse_masses, time)
+
+    def drift(self, time):
+        """x += v time (ps)."""
+        drift(self.positions, self.velocities, time)
+
+    def kick_and_drift(self, kick_time, drift_time):
+        """v += a kick_time, then x += v drift_time (ps)."""
+        self.kick(kick_time)
+        self.drift(drift_time)
+
+    def scale_velocities(self, factor):
+        """v *= factor."""
+        self.velocities *= factor
+
+    def add_noise(self, seed, stream, decay, energy):
+        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
+        noise = standard_normals(seed, self.step, self.ids, stream)
+        ornstein_uhlenbeck(self.velocities, noise, self.inverse_masses, decay, energy)
+
+    def largest_norms(self):
+        """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms; infinity if one is not a number."""
+        return largest_norms(self.forces, self.velocities)
+
+    def copy(self):
+        """The same atoms in arrays of their own."""
+        return replace(self, **{name: np.array(getattr(self, name)) for name in (*_per_atom, "cell", "virial")})
 
     def remove_drift(self):
         """Make the total momentum of the whole system zero."""

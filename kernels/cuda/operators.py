@@ -1,6 +1,6 @@
 """Operators on a GPU: the embedding kernels with cuBLAS products between them, chunk by chunk."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +104,7 @@ class CudaOperators:
             },
         )  # fmt: skip
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
+        self._step_key = self._partial = self._virials = None
         #: seconds per phase, see :meth:`profile`
         self.seconds = {}
 
@@ -307,6 +308,57 @@ class CudaOperators:
                     SPLIT, D[first:], weight[k + first :], z, (n, n_out, last - first), lead, accumulate=True
                 )  # fmt: skip
 
+    # ------------------------------------------------------------------ steps of a simulation
+
+    def _evaluate_on_device(self, atoms, types, neighbors, forces, frame_parameters, atomic_parameters):
+        key = (neighbors.generation, atoms.shape, len(forces))
+        if self._step_key != key:
+            self._step_key, self._version = key, None
+            n, device = len(forces), self.device
+            self._work = Work(
+                atoms=atoms, rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
+                type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
+                constants=device.empty(n, np.float64), overflowed=device.zeros(1, np.int32),
+            )  # fmt: skip
+            self._seen_overflow = 0
+            _, extra = resolve_parameters(self.model, 1, frame_parameters, atomic_parameters, None)
+            if self.n_extra:
+                self._work.extra = device.upload(np.repeat(extra, n, axis=0))
+            kinds = np.arange(self.model.n_types)
+            by_type = self.constant_energies(kinds, np.repeat(extra, len(kinds), axis=0))
+            self._by_type = device.upload(np.append(by_type, 0.0))
+            self.prepare(self._work)
+            self._replay = None
+        overflowed = 0
+        if self._version != neighbors.version:
+            self._version = neighbors.version
+            self._work.constants[...] = self._by_type[types[: len(forces)]]  # -1, ignored atoms, is the last
+            total = int(self._work.overflowed[0])
+            overflowed, self._seen_overflow = total - self._seen_overflow, total
+        if self._replay is None:
+            self.launch(self._work)  # once directly: compiles, and cuBLAS sets itself up
+            self._replay = self.device.record(lambda: self.launch(self._work))
+        else:
+            self._replay()
+        return DeviceEvaluation(self, self._work, overflowed)
+
+    def sum_columns(self, values, columns):
+        """Sums (columns,) of the columns of an array on the device, always in the same order."""
+        if self._partial is None:
+            self._partial = self.device.empty((SUM_WARPS, 9), np.float64)
+            self._sums = self.device.compile(("atoms.cu",), {})
+        n = len(values)
+        self._sums.warps("sum_columns", SUM_WARPS, n, columns, SUM_WARPS, values, self._partial)
+        partial = self.device.download(self._partial).reshape(-1)[: SUM_WARPS * columns]
+        return partial.reshape(SUM_WARPS, columns).sum(axis=0)
+
+    def virial(self, work):
+        """(9,) eV of the atoms of ``work``: evaluates it again."""
+        if self._virials is None or len(self._virials) != len(work.forces):
+            self._virials = self.device.zeros((len(work.forces), 9), np.float64)
+        self.launch(replace(work, virials=self._virials))
+        return self.sum_columns(self._virials, 9)
+
     # ------------------------------------------------------------------ evaluation of arrays on the host
 
     def evaluate(
@@ -321,7 +373,16 @@ class CudaOperators:
         system_offsets=None,
         atomic_virials=False,
     ):
-        """See :class:`dpmd.kernels.operators.Operators`.  Copies everything to the device and back."""
+        """See :class:`dpmd.kernels.operators.Operators`.
+
+        With a list of a :class:`dpmd.parallel.DeviceDomain`, arrays stay on the device: ``positions`` are
+        its atoms, ``forces`` (n, 4) in fixed point are overwritten, and sums are made when read.
+        Arrays of the host are copied there and back.
+        """
+        if hasattr(neighbors, "generation"):
+            return self._evaluate_on_device(
+                positions, types, neighbors, forces, frame_parameters, atomic_parameters
+            )  # fmt: skip
         n, n_types, device = neighbors.n_centres, self.model.n_types, self.device
         offsets, extra = resolve_parameters(self.model, n, frame_parameters, atomic_parameters, system_offsets)
         atoms = np.zeros((len(positions), 4))
@@ -359,6 +420,32 @@ class CudaOperators:
             atomic_virials=of_atoms,
             overflowed=int(device.download(work.overflowed)[0]),
         )
+
+
+class DeviceEvaluation:
+    """Sums of an evaluation that stayed on the device, made when they are read.
+
+    ``virials`` evaluates once more, with the virial, and so holds for the present positions;
+    ``overflowed`` is what was known at the last rebuild of the lists.
+    """
+
+    def __init__(self, operators, work, overflowed):
+        self._operators, self._work, self.overflowed = operators, work, overflowed
+
+    @property
+    def energies(self):
+        """(1,) eV."""
+        return self._operators.sum_columns(self._work.energies, 1)
+
+    @property
+    def virials(self):
+        """(1, 3, 3) eV."""
+        return self._operators.virial(self._work).reshape(1, 3, 3)
+
+    @property
+    def atomic_energies(self):
+        """(centres,) eV, in the order of the atoms."""
+        return self._operators.device.download(self._work.energies)
 
 
 def _as_rows(neighbors, types, n_types):
