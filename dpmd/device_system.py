@@ -29,8 +29,8 @@ class DeviceSystem(System):
         self._arrays = {name: device.upload(getattr(system, name)) for name in _copied}
         atoms = np.zeros((n, 4))
         atoms[:, :3] = system.positions
-        self.atoms = device.upload(atoms)
-        self._number_owners()
+        atoms.view(np.int64)[:, 3] = np.arange(n)
+        self.atoms, self._spare = device.upload(atoms), None
         self.motions = device.upload(np.column_stack([system.velocities, system.inverse_masses]))
         self._arrays["forces"] = device.zeros((n, 4), np.int64)
         self._arrays["forces"][:, :3] = device.upload(np.rint(system.forces * FIXED_SCALE).astype(np.int64))
@@ -54,15 +54,14 @@ class DeviceSystem(System):
         self.atoms = atoms
         return True
 
-    def _number_owners(self):
-        owners = self.device.xp.arange(self._n, dtype=np.int64)
-        self.atoms[: self._n, 3] = owners.view(np.float64)
-
     def permute(self, order):
-        """Reorder the atoms; ``order`` is on the device.  Arrays keep their addresses."""
-        for array in (*self._arrays.values(), self.motions, self.atoms[: self._n]):
-            array[...] = array[order]
-        self._number_owners()
+        """Reorder the atoms; ``order`` (n,) int64 is on the device.  Arrays keep their addresses."""
+        arrays = [self.atoms, self.motions, *(self._arrays[name] for name in ("ids", "types", "masses"))]
+        arrays += [self._arrays["images"], self._arrays["forces"]]
+        if self._spare is None:
+            self._spare = [self.device.empty((self._n, *a.shape[1:]), a.dtype) for a in arrays]
+        self._kernels.threads("permute_atoms", self._n, self._n, order, *arrays, *self._spare)
+        self._kernels.threads("permute_atoms", self._n, self._n, None, *self._spare, *arrays)
         self._host.clear()
 
     # ------------------------------------------------------------------ what the host reads

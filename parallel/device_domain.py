@@ -11,14 +11,13 @@ import numpy as np
 
 #: cells per cutoff length of the search for neighbours
 _CELLS_PER_CUTOFF = 2
-_INVALID = np.iinfo(np.int32).max
 
 
 @dataclass
 class DeviceNeighbors:
     """Neighbours on the device: rows (centres, stride) int32, counts (centres, T) int32 by type.
 
-    centres : (n,) int32, local atoms grouped by type; type_counts : how many of each;
+    centres : (n,) int32, local atoms by type; type_counts : how many of each;
     generation : changes when arrays have moved, so that recorded steps are void; version : with every build.
     """
 
@@ -28,12 +27,11 @@ class DeviceNeighbors:
     type_counts: list
     generation: int
     version: int
-    mean: float
 
     @property
-    def count(self):
-        """Something with a mean, as the log wants it."""
-        return np.array([self.mean])
+    def mean(self):
+        """Neighbours per centre in the list."""
+        return float(self.counts.sum()) / max(len(self.counts), 1)
 
 
 class DeviceDomain:
@@ -48,7 +46,7 @@ class DeviceDomain:
         self._kernels = device.compile(("atoms.cu",), {})
         self._flag = device.flag()
         self._stride, self._generation, self._limit2 = 0, 0, 0.0
-        self._rows = self._owners = None
+        self._rows = self._owners = self._numbers = None
         self._small = {}
 
     # ------------------------------------------------------------------ small arrays
@@ -57,10 +55,12 @@ class DeviceDomain:
         """Small numbers of a rebuild, kept at the same address so that recorded steps see new ones."""
         values = np.ascontiguousarray(values, dtype)
         if name not in self._small:
-            self._small[name] = self.device.upload(values)
-        else:
-            self._small[name][...] = self.device.upload(values)
-        return self._small[name]
+            self._small[name] = values.copy(), self.device.upload(values)
+        known, array = self._small[name]
+        if not np.array_equal(known, values):
+            known[...] = values
+            array[...] = self.device.upload(values)
+        return array
 
     # ------------------------------------------------------------------ lists
 
@@ -81,11 +81,13 @@ class DeviceDomain:
 
     def _sort(self, system, reach, inverse):
         n, device = len(system), self.device
-        parts = np.clip(np.floor(2 / (reach * np.linalg.norm(inverse, axis=0))), 1, 500)
+        bits = (31 - int(self.n_types).bit_length()) // 3
+        parts = np.clip(np.floor(2 / (reach * np.linalg.norm(inverse, axis=0))), 1, 2 ** (bits - 1))
         keys = device.empty(n, np.int64)
         self._kernels.threads(
-            "wrap_atoms", n, n, system.atoms, system.device_array("images"), self._cell, self._inverse, self._periodic,
-            self._upload("parts", parts, np.int32), system.device_array("ids"), keys,
+            "wrap_atoms", n, n, system.atoms, system.device_array("images"), system.device_array("types"),
+            self.n_types, self._cell, self._inverse, self._periodic, self._upload("parts", parts, np.int32), bits,
+            system.device_array("ids"), keys,
         )  # fmt: skip
         system.permute(device.xp.argsort(keys))
 
@@ -130,11 +132,10 @@ class DeviceDomain:
     def _build(self, system, reach):
         device, kernels, xp = self.device, self._kernels, self.device.xp
         n, total = len(system), len(system) + self.n_ghosts
-        here = system.atoms[:total, :3]
-        corners = device.download(xp.stack([here.min(axis=0), here.max(axis=0)]))
-        low, high = np.nan_to_num(corners)
+        low, high = self._extent(system, total, reach)
         inverse_size, shape = self._bins(low, high, total, reach)
         origin = 0.5 * (low + high)
+        margin = 1e-5 + 4e-7 * float(np.abs(high - origin).max())  # candidates are compared in single precision
         low = self._upload("low", low, np.float64)
         inverse_size = self._upload("inverse_size", inverse_size, np.float64)
         shape_on_device = self._upload("shape", shape, np.int32)
@@ -145,11 +146,11 @@ class DeviceDomain:
         )  # fmt: skip
         order = xp.argsort(bins)
         n_bins = int(np.prod(shape)) * self.n_types
-        start = xp.searchsorted(bins[order], xp.arange(n_bins + 1, dtype=np.int32)).astype(np.int32)
+        if self._numbers is None or len(self._numbers) != n_bins + 1:
+            self._numbers = xp.arange(n_bins + 1, dtype=np.int32)
+        start = xp.searchsorted(bins[order], self._numbers).astype(np.int32)
         candidates = device.empty((total, 4), np.float32)
         kernels.threads("gather_candidates", total, total, system.atoms, order, origin_on_device, candidates)
-        # candidates are compared in single precision: reach a little further than its rounding
-        margin = 1e-5 + 4e-7 * float(np.abs(high - origin).max())
         longest = device.zeros(1, np.int32)
         counts = self._counts(n)
         while True:
@@ -166,16 +167,26 @@ class DeviceDomain:
             if found <= self._stride:
                 break
             self._stride = (int(1.04 * found) + 4) // 4 * 4
-        types = system.device_array("types")
-        by_type = xp.argsort(xp.where(types < 0, _INVALID, types)).astype(np.int32)
-        if self.neighbors is None or self.neighbors.centres.shape != by_type.shape:
-            centres, type_counts = by_type, [int((types == t).sum()) for t in range(self.n_types)]
+        if self.neighbors is None or len(self.neighbors.centres) != n:
+            types = system.device_array("types")
+            centres = xp.arange(n, dtype=np.int32)  # atoms are sorted by type
+            type_counts = [int((types == t).sum()) for t in range(self.n_types)]
             self._generation += 1
         else:
             centres, type_counts = self.neighbors.centres, self.neighbors.type_counts
-            centres[...] = by_type
-        mean = float(counts.sum()) / max(n, 1)
-        self.neighbors = DeviceNeighbors(self._rows, counts, centres, type_counts, self._generation, self.rebuilds, mean)
+        self.neighbors = DeviceNeighbors(self._rows, counts, centres, type_counts, self._generation, self.rebuilds)
+
+    def _extent(self, system, total, reach):
+        """Corners (low, high), Å, of a box around all atoms, ghosts included."""
+        if system.periodic.all():
+            halo = reach * np.linalg.norm(np.linalg.inv(system.cell), axis=0)
+            corners = np.array([[-h, 1 + h] for h in halo])
+            points = np.stack(np.meshgrid(*corners, indexing="ij"), axis=-1).reshape(-1, 3) @ system.cell
+            return points.min(axis=0), points.max(axis=0)
+        here = system.atoms[:total, :3]
+        corners = self.device.xp.stack([here.min(axis=0), here.max(axis=0)])
+        low, high = np.nan_to_num(self.device.download(corners))
+        return low, high
 
     def _counts(self, n):
         have = self.neighbors.counts if self.neighbors is not None else None

@@ -9,11 +9,12 @@
 // ---------------------------------------------------------------- order and ghosts
 
 // Moves atoms into the cell along periodic directions (counting crossings in images) and makes the key
-// that sorts them: Z-order of cells of `size`-th parts of the cell, then id, so that the order depends
-// on positions and ids alone.  cell, inverse (3, 3): rows are lattice vectors; periodic (3,).
+// that sorts them: type, then Z-order of cells of `parts` per lattice vector, then id, so that the order
+// depends on types, positions and ids alone.  cell, inverse (3, 3): rows are lattice vectors.
+// bits: of each coordinate of a cell; key = type | 3 bits | 32 bits of id, ignored atoms (type < 0) last.
 extern "C" __global__ void wrap_atoms(
-    int n, Atom* atoms, int* images, const double* cell, const double* inverse, const int* periodic,
-    const int* parts, const int64* ids, int64* keys) {
+    int n, Atom* atoms, int* images, const int* types, int n_types, const double* cell, const double* inverse,
+    const int* periodic, const int* parts, int bits, const int64* ids, int64* keys) {
   const int i = THREAD;
   if (i >= n) return;
   double x[3] = {atoms[i].x, atoms[i].y, atoms[i].z};
@@ -27,12 +28,38 @@ extern "C" __global__ void wrap_atoms(
       images[3 * i + k] += (int)whole;
       for (int c = 0; c < 3; c++) x[c] -= whole * cell[3 * k + c];
     }
-    double part = floor(f * parts[k]) + (periodic[k] ? 0 : 512);
-    uint64 c = part > 0 ? (part < 1023 ? (uint64)part : 1023) : 0;
-    for (int bit = 0; bit < 10; bit++) code |= ((c >> bit) & 1) << (3 * bit + k);
+    const int last = (1 << bits) - 1;
+    const double part = floor(f * parts[k]) + (periodic[k] ? 0 : last / 2);
+    const uint64 c = part > 0 ? (part < last ? (uint64)part : last) : 0;
+    for (int bit = 0; bit < bits; bit++) code |= ((c >> bit) & 1) << (3 * bit + k);
   }
   atoms[i].x = x[0], atoms[i].y = x[1], atoms[i].z = x[2];
-  keys[i] = (int64)(code << 32 | ((uint64)ids[i] & 0xffffffffull));
+  const uint64 type = types[i] < 0 ? n_types : types[i];
+  keys[i] = (int64)(((type << (3 * bits)) | code) << 32 | ((uint64)ids[i] & 0xffffffffull));
+}
+
+struct AtomArrays { Atom* atoms; Motion* motions; int64 *ids; int *types; double *masses; int *images; int64 *forces; };
+
+__device__ __forceinline__ void copy_atom(const AtomArrays& from, int i, const AtomArrays& to, int k) {
+  Atom atom = from.atoms[i];
+  atom.owner = k;
+  to.atoms[k] = atom;
+  to.motions[k] = from.motions[i];
+  to.ids[k] = from.ids[i], to.types[k] = from.types[i], to.masses[k] = from.masses[i];
+  for (int c = 0; c < 3; c++) to.images[3 * (size_t)k + c] = from.images[3 * (size_t)i + c];
+  for (int c = 0; c < 4; c++) to.forces[4 * (size_t)k + c] = from.forces[4 * (size_t)i + c];
+}
+
+// Atom order[k] becomes atom k (atom k, if order is null) of the second set of arrays.
+extern "C" __global__ void permute_atoms(
+    int n, const int64* order, Atom* atoms, Motion* motions, int64* ids, int* types, double* masses, int* images,
+    int64* forces, Atom* atoms2, Motion* motions2, int64* ids2, int* types2, double* masses2, int* images2,
+    int64* forces2) {
+  const int k = THREAD;
+  if (k >= n) return;
+  const AtomArrays from = {atoms, motions, ids, types, masses, images, forces};
+  const AtomArrays to = {atoms2, motions2, ids2, types2, masses2, images2, forces2};
+  copy_atom(from, order ? (int)order[k] : k, to, k);
 }
 
 // Images of atom i within `halo` (fractions of the cell) outside of the cell: their number, and if
