@@ -91,6 +91,11 @@ class _Kernels:
         if count:
             self._function(name)((-(-count // 128),), (128,), tuple(map(_argument, arguments)))
 
+    def blocks(self, name, count, threads, *arguments):
+        """Launch ``count`` blocks of ``threads`` threads; see :meth:`warps`."""
+        if count:
+            self._function(name)((count,), (threads,), tuple(map(_argument, arguments)))
+
 
 class _Blas:
     """cuBLAS through ctypes: CuPy's own binding refuses to be recorded."""
@@ -148,7 +153,8 @@ class CudaDevice:
         self.name = properties["name"].decode()
         self.capability = 10 * properties["major"] + properties["minor"]
         self.has_bf16 = self.capability >= 80
-        self._recording = cupy.cuda.Stream(non_blocking=True)
+        self._recording, self._branches = cupy.cuda.Stream(non_blocking=True), []
+        self._is_recording = False
         self._blas = _Blas(cupy)
 
     # ------------------------------------------------------------------ arrays
@@ -214,11 +220,34 @@ class CudaDevice:
         """Record the launches of ``function`` as a graph; returns a function that replays them."""
         with self._recording as stream:
             stream.begin_capture()
+            self._is_recording = True
             try:
                 function()
             finally:
+                self._is_recording = False
                 graph = stream.end_capture()
         return graph.launch
+
+    def concurrently(self, functions):
+        """Call functions whose launches do not depend on each other; while recording, as branches of the graph.
+
+        They must not use :meth:`multiply`, whose workspace is one for all.
+        """
+        if not self._is_recording:
+            for function in functions:
+                function()
+            return
+        xp, main = self.xp, self._recording
+        while len(self._branches) < len(functions) - 1:
+            self._branches.append(xp.cuda.Stream(non_blocking=True))
+        start = main.record(xp.cuda.Event(disable_timing=True))
+        for branch, function in zip(self._branches, functions[1:], strict=False):
+            branch.wait_event(start)
+            with branch:
+                function()
+        functions[0]()
+        for branch, _ in zip(self._branches, functions[1:], strict=False):
+            main.wait_event(branch.record(xp.cuda.Event(disable_timing=True)))
 
     def multiply(self, kind, a, b, c, shape, lead, accumulate=False):
         """c (m, n) = a (m, k) @ b (k, n), row-major, added to c if ``accumulate``.

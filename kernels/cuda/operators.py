@@ -1,6 +1,7 @@
 """Operators on a GPU: the embedding kernels with cuBLAS products between them, chunk by chunk."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ CHUNK = 32768
 EXACT_BYTES = 256 << 20
 #: warps that share a sum
 SUM_WARPS = 1024
+#: rows of a block and its threads, as in few.cu
+FEW_ROWS, FEW_THREADS = 8, 256
 #: whose low-rank bases each mode uses
 _bases = {"double": "double", "mixed": "mixed", "half": "mixed"}
 PHASES = ("embedding forward", "fitting", "embedding backward")
@@ -57,12 +60,13 @@ class CudaOperators:
     ``"half"``; device : a :class:`~dpmd.kernels.cuda.device.CudaDevice` or its number; chunk : centres
     evaluated at a time; low_rank : False for full table rows; strict : in ``mixed``, products in plain
     fp32 instead of three bf16 products.
+    few : for up to some thousand atoms, a shorter chain of kernels, products in plain fp32 (or fp64).
     Forces are summed in fixed point, so results are bitwise the same in every run.
     """
 
     threads = 1
 
-    def __init__(self, model, precision="double", device=0, chunk=None, low_rank=True, strict=False):
+    def __init__(self, model, precision="double", device=0, chunk=None, low_rank=True, strict=False, few=False):
         if precision not in ("double", "mixed", "half"):
             raise ValueError(f"precision {precision!r} is not one of double, mixed, half")
         self.model, self.precision = model, precision
@@ -72,7 +76,8 @@ class CudaOperators:
             raise DeviceError("embeddings wider than 128 or axes beyond 32 do not run on a GPU; use --device cpu")
         self._dtype = np.dtype(np.float64 if precision == "double" else np.float32)
         split = precision == "mixed" and self.device.has_bf16 and not strict
-        self._kind = HALF if precision == "half" else SPLIT if split else PLAIN
+        self._kind = PLAIN if few else HALF if precision == "half" else SPLIT if split else PLAIN
+        self._few = few
         self._input_type = INPUT_TYPES.get(self._kind, self._dtype)
         packed = pack_embeddings(d, _bases[precision] if low_rank else None)
         self._exact = bool(packed.networks)
@@ -96,7 +101,7 @@ class CudaOperators:
             self._networks = [upload(array) for array in pack_exact_networks(packed.networks, real)]
         self._fitting = [self._upload_fitting(t) for t in range(model.n_types)]
         self._kernels = self.device.compile(
-            ("embedding.cu", "fitting.cu"),
+            ("embedding.cu", "fitting.cu", "few.cu"),
             {
                 "REAL": "double" if precision == "double" else "float", "INPUT_KIND": self._kind,
                 "N_TYPES": d.n_types, "N_EMBEDDING": d.n_embedding, "N_AXIS": d.axis_neuron, "N_BASIS": self.n_basis,
@@ -163,11 +168,10 @@ class CudaOperators:
             + parts * self._d_stride + 6 * widest * (1 if self._kind == SPLIT else 2) + rows
         )  # fmt: skip
 
-    def _prepare(self, most, stride):
-        """Scratch for chunks of up to ``most`` centres; smaller chunks where memory is short."""
-        stride = stride if self._exact else 0
-        have = self._room
-        if self._scratch and most <= have[0] and stride <= have[1]:
+    def _prepare(self, type_counts, stride):
+        """Scratch for chunks of centres; smaller chunks where memory is short."""
+        stride, most = stride if self._exact else 0, max([*type_counts, 1])
+        if self._scratch and most <= self._room[0] and stride <= self._room[1]:
             return
         self._scratch = None
         each = self.bytes_per_centre(stride)
@@ -176,31 +180,39 @@ class CudaOperators:
             rows = max(1, min(rows, EXACT_BYTES // each))
         while rows > 256 and rows * each > 0.8 * self.device.memory()[0]:
             rows //= 2
+        # with few atoms all types at once
+        self._scratch = [self._make_scratch(rows, stride)]
+        self._scratch *= self.model.n_types
+        if self._few:
+            self._scratch = [self._make_scratch(rows, stride) for _ in self._fitting]
+        self._room, self._rows = (max(most, rows), stride), rows
+
+    def _make_scratch(self, rows, stride):
         d, real, empty, zeros = self.model.descriptor, self._dtype, self.device.empty, self.device.zeros
         parts, hidden_parts = (2, 3) if self._kind == SPLIT else (1, 1)
         layers = [f.layers for f in self._fitting if f]
         depth = max(map(len, layers), default=0)
         widths = [max((ls[k].n_out for ls in layers if k < len(ls)), default=0) for k in range(depth)]
         widest = max(widths, default=0)
-        self._scratch = {
+        return {
             "T": empty((rows, 4 * d.n_embedding), real),
             "limits": empty((rows, d.n_types), real),
             "D": zeros((rows, parts * self._d_stride), self._input_type),
             "dD": empty((rows, self._d_stride), real),
             "z": [empty((rows * w,), real) for w in widths],
-            "y": [empty((rows * w,), real) for w in widths[:-1]],
+            "y": [empty((rows * w,), real) for w in (widths if self._few else widths[:-1])],
             "g": [empty((rows * widest,), real) for _ in range(2)],
             "input": empty((rows * hidden_parts * widest,), self._input_type),
-            "exact": empty((rows * stride, 6 * -(-d.n_embedding // 32) * 32), real) if self._exact else None,
+            "h": [empty((rows * widest,), real) for _ in range(2)] if self._few else None,
+            "partial": empty((rows * (widest // 32 + 1),), np.float64) if self._few else None,
+            "exact": empty((rows, stride * 6 * -(-d.n_embedding // 32) * 32), real) if self._exact else None,
         }
-        self._room = (max(most, rows), stride)
-        self._rows = rows
 
     # ------------------------------------------------------------------ evaluation on the device
 
     def prepare(self, work):
         """Allocate what :meth:`launch` needs, so that it can be recorded."""
-        self._prepare(max([*work.type_counts, 1]), work.rows.shape[1])
+        self._prepare(work.type_counts, work.rows.shape[1])
 
     def launch(self, work, mark=lambda phase: None):
         """Energies, forces (from zero) and, where asked for, virials of all centres of ``work``.
@@ -211,18 +223,23 @@ class CudaOperators:
         work.forces.fill(0)
         if work.atomic_virials is not None:
             work.atomic_virials.fill(0)
-        start = 0
-        for t, count in enumerate(work.type_counts):
-            if self._fitting[t] is not None:
-                pieces = max(1, -(-count // self._rows))
-                for k in range(pieces):
-                    first, last = k * count // pieces, (k + 1) * count // pieces
-                    if last > first:
-                        self._launch_chunk(work, t, work.centres[start + first : start + last], mark)
-            start += count
+        starts = np.cumsum([0, *work.type_counts])
+        types = [t for t, count in enumerate(work.type_counts) if count and self._fitting[t] is not None]
+        if self._few and not self._exact:
+            self.device.concurrently([partial(self._launch_type, work, t, int(starts[t]), mark) for t in types])
+            return
+        for t in types:
+            self._launch_type(work, t, int(starts[t]), mark)
+
+    def _launch_type(self, work, t, start, mark):
+        count = work.type_counts[t]
+        pieces = -(-count // self._rows)
+        for k in range(pieces):
+            first, last = k * count // pieces, (k + 1) * count // pieces
+            self._launch_chunk(work, t, work.centres[start + first : start + last], mark)
 
     def _launch_chunk(self, work, t, centres, mark):
-        s, n, kernels = self._scratch, len(centres), self._kernels
+        s, n, kernels = self._scratch[t], len(centres), self._kernels
         common = (
             n, centres, t, work.atoms, work.rows, work.counts, work.rows.shape[1], self._environment,
             self._statistics, self._pair_numbers, self._pair_integers,
@@ -242,7 +259,8 @@ class CudaOperators:
             column = self.model.descriptor.axis_neuron * even(self.model.descriptor.n_embedding)
             kernels.threads("put_extra", n, n, centres, work.extra, self.n_extra, column, s["D"], self._d_stride)
         mark("embedding forward")
-        self._launch_fitting(work, self._fitting[t], n, centres)
+        launch_fitting = self._launch_few if self._few else self._launch_fitting
+        launch_fitting(s, work, self._fitting[t], n, centres)
         mark("fitting")
         kernels.warps(
             "embedding_backward", n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
@@ -250,9 +268,37 @@ class CudaOperators:
         )  # fmt: skip
         mark("embedding backward")
 
-    def _launch_fitting(self, work, network, n, centres):
-        """From D of the scratch to energies and dE/dD."""
-        s, kind, multiply, kernels = self._scratch, self._kind, self.device.multiply, self._kernels
+    def _launch_few(self, s, work, network, n, centres):
+        """As :meth:`_launch_fitting`, by the kernels of few.cu."""
+        layers, top, blocks = network.layers, len(network.layers) - 1, self._kernels.blocks
+        before = s["D"]
+        for number, layer in enumerate(layers):
+            count = -(-n // FEW_ROWS) * -(-layer.n_out // 32)
+            last = number == top
+            blocks(
+                "few_forward", count, FEW_THREADS, n, layer.n_in, layer.n_out, before, layer.weight, layer.bias,
+                layer.timestep, layer.code, layer.parameters, layer.skip, before, s["y"][number], s["z"][number],
+                network.top if last else None, s["partial"] if last else None,
+            )  # fmt: skip
+            before = s["y"][number]
+        h, above, stride = before, network.top, 0
+        for number in range(top, -1, -1):
+            layer = layers[number]
+            count = -(-n // FEW_ROWS) * -(-layer.n_in // 32)
+            slope = s["z"][number - 1] if number else None
+            g, below = (s["g"][number % 2], s["h"][number % 2]) if number else (s["dD"], None)
+            energies = (None, 0, None, None, None)
+            if number == top:
+                energies = (s["partial"], -(-layer.n_out // 32), centres, work.constants, work.energies)
+            blocks(
+                "few_backward", count, FEW_THREADS, n, layer.n_out, layer.n_in, h, layer.transposed, above, stride,
+                layer.skip, slope, g, below, *energies,
+            )  # fmt: skip
+            h, above, stride = below, g, layer.n_in
+
+    def _launch_fitting(self, s, work, network, n, centres):
+        """From D of the scratch s to energies and dE/dD."""
+        kind, multiply, kernels = self._kind, self.device.multiply, self._kernels
         parts = 3 if kind == SPLIT else 1
         layers, top = network.layers, len(network.layers) - 1
         before = None

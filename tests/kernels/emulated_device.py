@@ -18,7 +18,7 @@ class _Kernels:
     def __init__(self, library):
         self._library = library
 
-    def _launch(self, name, blocks, arguments):
+    def _launch(self, name, blocks, threads, arguments):
         values = []
         for value in map(_argument, arguments):
             if isinstance(value, np.ndarray):
@@ -27,13 +27,16 @@ class _Kernels:
             else:
                 values.append(_types[np.dtype(type(value)).char](value.item()))
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        getattr(self._library, f"emulate_{name}")(ctypes.c_int(blocks), pointers)
+        getattr(self._library, f"emulate_{name}")(blocks, threads, pointers)
 
     def warps(self, name, count, *arguments):
-        self._launch(name, count, arguments)
+        self._launch(name, count, 32, arguments)
 
     def threads(self, name, count, *arguments):
-        self._launch(name, -(-count // 32), arguments)
+        self._launch(name, -(-count // 32), 32, arguments)
+
+    def blocks(self, name, count, threads, *arguments):
+        self._launch(name, count, threads, arguments)
 
 
 class EmulatedDevice:
@@ -76,8 +79,8 @@ class EmulatedDevice:
         kernels = _names.findall(text)
         header = Path(__file__).with_name("emulator.h").read_text(encoding="utf-8")
         wrappers = "\n".join(
-            f'extern "C" void emulate_{name}(int blocks, void** arguments)'
-            f"{{ emulator::emulate({name}, blocks, arguments); }}"
+            f'extern "C" void emulate_{name}(int blocks, int threads, void** arguments)'
+            f"{{ emulator::emulate({name}, blocks, threads, arguments); }}"
             for name in kernels
             if name != "exact_rows" or macros.get("EXACT")
         )
@@ -94,6 +97,10 @@ class EmulatedDevice:
 
     def record(self, function):
         return function
+
+    def concurrently(self, functions):
+        for function in functions:
+            function()
 
     def multiply(self, kind, a, b, c, shape, lead, accumulate=False):
         m, n, k = shape
