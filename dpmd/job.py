@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
@@ -175,7 +176,7 @@ class Job:
                 + (f"; in the training data {known:.3f} Å" if known else "")
             )
         memory = preflight.predicted_memory(
-            len(system), len(domain.positions), float(domain.neighbors.count.mean()) if len(system) else 0.0,
+            peak_memory(), len(domain.positions), float(domain.neighbors.count.mean()) if len(system) else 0.0,
             model, potential.precision, potential.operators.threads,
         )  # fmt: skip
         log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
@@ -199,14 +200,19 @@ class Job:
         log(f"  expected    {self.prediction.ns_per_day:.3g} ns/day ({how})")
 
     def _print_precision(self, log, potential, domain, system):
-        error = preflight.precision_error(potential, domain, system, self.parameters)
-        relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
-        what = "the file's tables" if potential.loaded.exact.compressed else "exact networks"
-        log(f"  precision   {potential.precision} against {what} in double, on this structure:")
-        log(
-            f"              forces: largest {error['force_max']:.1e} eV/Å, rms {error['force_rms']:.1e} eV/Å = "
-            f"{relative:.1e} of the rms force ({error['rms_force']:.3f} eV/Å); energy {error['energy']:.1e} eV/atom"
-        )
+        """What tables change, and what the chosen precision changes."""
+        loaded, threads = potential.loaded, potential.operators.threads
+        rows = [("mode", "largest force error", "rms error / rms force", "energy error")]
+        modes = {f"{potential.precision}, as in this run": potential.operators}
+        if potential.precision != "double" and not loaded.exact.compressed:
+            modes = {"double, tables": CpuOperators(loaded.model, "double", threads), **modes}
+        for mode, operators in modes.items():
+            error = preflight.force_error(loaded.exact, operators, domain, system, self.parameters)
+            relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
+            rows.append((mode, f"{error['force_max']:.1e} eV/Å", f"{relative:.1e}", f"{error['energy']:.1e} eV/atom"))
+        what = "the file's tables" if loaded.exact.compressed else "exact networks"
+        log(f"  precision   against {what} in double, on this structure (rms force {error['rms_force']:.3f} eV/Å):")
+        log.table(rows, indent=14)
 
     # ------------------------------------------------------------------ all of it
 

@@ -135,38 +135,36 @@ def check_selection(counts, model, on_overflow, where):
     return rows, warnings
 
 
-def predicted_memory(n_atoms, n_all, list_neighbors, model, precision, threads):
-    """Bytes that a run will hold, counted from its arrays.
+def predicted_memory(in_use, n_all, list_neighbors, model, precision, threads):
+    """Bytes that the run will take at its peak.
 
-    n_all : atoms with ghosts; list_neighbors : per atom, within cutoff and skin.
+    in_use : bytes at present, with structure, lists and tables in place; n_all : atoms with ghosts;
+    list_neighbors : per atom, within cutoff and skin.  To come are the scratch of the operators
+    (pairs, descriptors and fitting networks of a block, per thread), the threads' force buffers
+    and compiled code.
     """
-    item = 8 if precision == "double" else 4
-    d = model.descriptor
-    atoms = n_atoms * (8 + 4 + 8 + 8 + 12 + 5 * 24 + 100) + n_all * (24 * 2 + 4 + 24 * threads)
-    lists = n_atoms * 12 + 1.1 * 4 * list_neighbors * n_atoms
-    tables = sum(e.table.coefficients.size for e, _ in d.unique_embeddings() if e.table is not None) * (8 + item)
-    networks = 4 * sum(layer.weight.size for net in model.fitting.networks for layer in net.layers) * item
-    block = BLOCK * (list_neighbors * (13 * item + 12) + item * (4 * d.n_embedding + 2 * d.n_out + 2000))
-    return int(atoms + lists + tables + networks + threads * block + 120e6)
+    item, d = 8 if precision == "double" else 4, model.descriptor
+    fitting = sum(2 * layer.n_out for layer in model.fitting.networks[0].layers)
+    block = BLOCK * (list_neighbors * (14 * item + 12) + item * (8 * d.n_embedding + 2 * d.n_out + fitting))
+    return int(in_use + threads * (block + 24 * n_all) + 60e6)
 
 
-def precision_error(potential, domain, system, parameters):
-    """Errors of the chosen mode on this structure.
+def force_error(model, operators, domain, system, parameters):
+    """Errors of operators on the structure in ``domain`` against ``model`` in double precision.
 
-    Compares with the file's exact networks (or own tables) in double precision.
+    model : as its file has it, exact networks or own tables.
     Returns a dict: ``energy`` eV/atom, ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
     """
-    exact = CpuOperators(potential.loaded.exact, "double", potential.operators.threads)
     values = []
-    for operators in (exact, potential.operators):
+    for each in (CpuOperators(model, "double", operators.threads), operators):
         forces = np.zeros_like(domain.forces)
-        result = operators.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
+        result = each.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
         values.append((result.energies[0], domain.fold(forces).copy()))
     (e0, f0), (e1, f1) = values
     difference = f1 - f0
     return {
-        "energy": abs(e1 - e0) / len(system),
+        "energy": abs(e1 - e0) / max(len(system), 1),
         "force_rms": float(np.sqrt((difference**2).mean())),
-        "force_max": float(np.abs(difference).max()),
+        "force_max": float(np.abs(difference).max(initial=0.0)),
         "rms_force": float(np.sqrt((f0**2).mean())),
     }
