@@ -127,7 +127,7 @@ class DeviceSystem(System):
         twice = self.device.download(self._partial).reshape(-1)[:SUM_WARPS].sum()
         return 0.5 * self.sum(float(twice))
 
-    def copy(self):
+    def copy(self, into=None):
         """A :class:`~dpmd.system.System` on the host, as it is now."""
         arrays = {name: getattr(self, name) for name in (*_copied, "positions", "velocities", "forces")}
         return System(

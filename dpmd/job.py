@@ -16,6 +16,7 @@ from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
 from . import checkpoint, ensembles, preflight, structure
+from .devices import DeviceRun
 from .errors import InputError
 from .log import Log, processor_name, versions
 from .potential import Potential
@@ -23,6 +24,9 @@ from .safety import Safety
 from .simulation import Simulation
 from .thermo import Progress, Thermo
 from .trajectory import Trajectory, format_of
+
+#: steps between checks of a run on a GPU, where each copies the atoms to the host
+GPU_SAFETY = 100
 
 
 class Job:
@@ -134,7 +138,8 @@ class Job:
         log(f"  {time.strftime('%Y-%m-%d %H:%M:%S')}   " + ", ".join(f"{n} {v}" for n, v in versions()))
         log(f"  input       {s.path}")
         log(f"  machine     {processor_name()}; 1 rank, {potential.operators.threads} threads")
-        log(f"  device      {potential.device}; precision {potential.precision}; decomposition: none (one rank)")
+        computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
+        log(f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: none (one rank)")
         log(
             f"  model       {model.source.path}: {model.source.format}, {model.descriptor.kind}, types "
             f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
@@ -185,6 +190,8 @@ class Job:
     def _predict(self, log, potential, system):
         """Expected speed on this machine, by the model behind ``dp-perf``."""
         s = self.settings
+        if potential.device != "cpu":
+            return  # the machine that it knows is this one's CPU
         try:
             physical = PhysicalSystem(
                 "this system", len(system), len(system) / system.volume, tuple(map(tuple, system.cell)),
@@ -270,13 +277,27 @@ class Job:
         stop = checkpoint.SoftStop(s.run.walltime_h * 3600 if s.run.walltime_h else None)
         hooks = [
             stop,
-            Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
+            Safety(
+                s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error",
+                every=1 if potential.device == "cpu" else GPU_SAFETY,
+            ),  # fmt: skip
             *named.values(),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]
-        simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
-        self._warm_up(potential, domain)
+        operators = potential.operators
+        if potential.device == "cpu":
+            self._warm_up(potential, domain)
+        else:
+            on_device = DeviceRun(potential, system)
+            system, operators, domain = on_device.system, on_device.operators, on_device.domain
+            on_device.start(self.parameters)
+            free, total, held = operators.device.memory()
+            log(
+                f"  memory on {potential.device}: {on_device.predicted_memory() / 2**20:.0f} MiB predicted, "
+                f"{held / 2**20:.0f} MiB in use; {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+            )
+        simulation = Simulation(system, operators, domain, ensemble, hooks, self.parameters)
         begin = time.perf_counter()
         simulation.run(remaining, restarted=going_on)
         elapsed = time.perf_counter() - begin

@@ -149,10 +149,14 @@ SECTIONS = (
             ),
             Option("seed", int, 1, "of all random numbers", minimum=0),
             Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
-            Option("device", str, "auto", "where the forces are computed", choices=("auto", "cpu"), command_line=True),
+            Option(
+                "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one",
+                command_line=True,
+            ),
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
-                "positions and energies in float64", choices=("double", "mixed"), command_line=True,
+                "positions and energies in float64; half: as mixed, large products of the fitting network on fp16 inputs",
+                choices=("double", "mixed", "half"), command_line=True,
             ),
             Option("threads", int, None, "default: all cores that the process may use", minimum=1, command_line=True),
             Option(

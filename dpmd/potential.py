@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError
 from dpmd.models.cache import load_for_operators
 from dpmd.parallel import SerialDomain
 from dpmd.parallel.domain import complete_cell
 
+from .devices import make_operators
 from .errors import InputError
 from .system import System
 
@@ -27,21 +27,15 @@ def assign_types(symbols, type_map, where="structure"):
 class Potential:
     """Energies, forces and virials of a Deep Potential.
 
-    model : path of a model file; device : ``"auto"`` or ``"cpu"``; precision : ``"double"`` or
-    ``"mixed"``; threads : default all cores that the process may use; tabulate : False for exact
+    model : path of a model file; device : ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or
+    ``"cuda:i"``; precision : ``"double"``, ``"mixed"`` or ``"half"``; threads : default all cores that the process may use; tabulate : False for exact
     embedding networks; skin : Å, by which lists are kept valid between calls.
     """
 
     def __init__(self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0):
-        if device not in ("auto", "cpu"):
-            raise InputError(f"device {device!r} is not available; this version computes on 'cpu'")
         self.loaded = load_for_operators(model, tabulate)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
-        self.device = "cpu"
-        try:
-            self.operators = CpuOperators(self.model, precision, threads)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        self.operators, self.device = make_operators(self.model, device, precision, threads)
 
     @property
     def type_map(self):

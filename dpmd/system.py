@@ -119,9 +119,16 @@ class System:
         """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms; infinity if one is not a number."""
         return largest_norms(self.forces, self.velocities)
 
-    def copy(self):
-        """The same atoms in arrays of their own."""
-        return replace(self, **{name: np.array(getattr(self, name)) for name in (*_per_atom, "cell", "virial")})
+    def copy(self, into=None):
+        """The same atoms in arrays of their own; ``into``: an earlier copy, whose arrays are used again."""
+        if into is None or len(into) != len(self):
+            kept = ("positions", "velocities", "forces", "cell")
+            return replace(self, **{name: getattr(self, name).copy() for name in kept})
+        into.ids, into.types, into.masses, into.images = self.ids, self.types, self.masses, self.images
+        into.positions[:], into.velocities[:], into.forces[:] = self.positions, self.velocities, self.forces
+        into.cell[:], into.virial = self.cell, self.virial
+        into.step, into.energy = self.step, self.energy
+        return into
 
     def remove_drift(self):
         """Make the total momentum of the whole system zero."""

@@ -29,6 +29,11 @@ class DeviceNeighbors:
     version: int
 
     @property
+    def count(self):
+        """(centres,) int32, on the host."""
+        return self.counts.sum(axis=1).get() if hasattr(self.counts, "get") else self.counts.sum(axis=1)
+
+    @property
     def mean(self):
         """Neighbours per centre in the list."""
         return float(self.counts.sum()) / max(len(self.counts), 1)
@@ -48,6 +53,11 @@ class DeviceDomain:
         self._stride, self._generation, self._limit2 = 0, 0, 0.0
         self._rows = self._owners = self._numbers = None
         self._small = {}
+
+    @property
+    def stride(self):
+        """Room for neighbours of a centre."""
+        return self._stride
 
     # ------------------------------------------------------------------ small arrays
 

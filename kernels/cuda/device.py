@@ -144,6 +144,8 @@ class CudaDevice:
         import cupy
 
         self.xp = cupy
+        #: what is raised when memory is short, besides DeviceError
+        self.memory_errors = (cupy.cuda.memory.OutOfMemoryError,)
         count = cupy.cuda.runtime.getDeviceCount()
         if index >= count:
             raise DeviceError(f"device cuda:{index}: there are {count} GPUs, numbered from 0")

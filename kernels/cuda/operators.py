@@ -110,8 +110,8 @@ class CudaOperators:
         )  # fmt: skip
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
         self._step_key = self._partial = self._virials = None
-        #: seconds per phase, see :meth:`profile`
-        self.seconds = {}
+        #: as of the CPU operators; kernels of a recorded step are not timed one by one
+        self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
     @property
     def description(self):
@@ -167,6 +167,18 @@ class CudaOperators:
             item * (4 * d.n_embedding + d.n_types + self._d_stride + 2 * hidden + 2 * widest)
             + parts * self._d_stride + 6 * widest * (1 if self._kind == SPLIT else 2) + rows
         )  # fmt: skip
+
+    def predicted_memory(self, n_atoms, n_ghosts, stride):
+        """Bytes on the device of a simulation: atoms, lists with room for ``stride``, scratch, tables.
+
+        At a rebuild, sorting needs as much as keys and candidates of all atoms and ghosts once more.
+        """
+        d = self.model.descriptor
+        per_atom = 32 * 3 + 32 * 2 + 32 * 2 + 2 * (8 + 4 + 8 + 12) + 16 + 4 * d.n_types + 4 + 4 * stride + 24
+        per_any = 32 + 12 + 4 + 4 + 16 + 4 * 8
+        tables = sum(a.nbytes for a in (self._near, self._far))
+        rows = min(n_atoms, self._chunk or CHUNK)
+        return int(n_atoms * per_atom + (n_atoms + n_ghosts) * per_any + rows * self.bytes_per_centre(stride) + tables)
 
     def _prepare(self, type_counts, stride):
         """Scratch for chunks of centres; smaller chunks where memory is short."""
