@@ -35,7 +35,7 @@ class DeviceSystem(System):
         self._arrays["forces"] = device.zeros((n, 4), np.int64)
         self._arrays["forces"][:, :3] = device.upload(np.rint(system.forces * FIXED_SCALE).astype(np.int64))
         self._partial = device.empty((SUM_WARPS, 9), np.float64)
-        self._host, self._result = {}, None
+        self._host, self._result, self._moves = {}, None, {}
         self._energy, self._virial = system.energy, system.virial
 
     def __len__(self):
@@ -52,6 +52,7 @@ class DeviceSystem(System):
         atoms = self.device.zeros((room, 4), np.float64)
         atoms[: self._n] = self.atoms[: self._n]
         self.atoms = atoms
+        self._moves.clear()
         return True
 
     def permute(self, order):
@@ -152,10 +153,14 @@ class DeviceSystem(System):
         self._host.clear()
 
     def _move(self, kick, drift):
-        self._kernels.threads(
-            "kick_and_drift", self._n, self._n, self.atoms, self.motions, self._arrays["forces"], float(kick),
-            float(drift),
-        )  # fmt: skip
+        if (kick, drift) not in self._moves:
+            if len(self._moves) > 8:
+                self._moves.clear()
+            self._moves[kick, drift] = self._kernels.prepared(
+                "kick_and_drift", self._n, self._n, self.atoms, self.motions, self._arrays["forces"], float(kick),
+                float(drift),
+            )  # fmt: skip
+        self._moves[kick, drift]()
         self._host.clear()
 
     def kick(self, time):

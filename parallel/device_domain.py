@@ -4,7 +4,9 @@ Wrapping, spatial order, ghosts and neighbour lists as there, from the same rule
 numbers of ghosts and neighbours at a rebuild, and one flag a step (whether the skin is used up).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ class DeviceNeighbors:
     """Neighbours on the device: rows (centres, stride) int32, counts (centres, T) int32 by type.
 
     centres : (n,) int32, local atoms by type; type_counts : how many of each;
-    generation : changes when arrays have moved, so that recorded steps are void; version : with every build.
+    generation : changes when arrays have moved, so that recorded steps are void; version : with every build;
+    follow : moves the ghosts, to be called before every evaluation (recorded with it).
     """
 
     rows: Any
@@ -27,6 +30,7 @@ class DeviceNeighbors:
     type_counts: list
     generation: int
     version: int
+    follow: Callable
 
     @property
     def count(self):
@@ -51,7 +55,7 @@ class DeviceDomain:
         self._kernels = device.compile(("atoms.cu",), {})
         self._flag = device.flag()
         self._stride, self._generation, self._limit2 = 0, 0, 0.0
-        self._rows = self._owners = self._numbers = None
+        self._rows = self._owners = self._numbers = self._reference = self._check = None
         self._small = {}
 
     @property
@@ -84,7 +88,11 @@ class DeviceDomain:
         self._find_ghosts(system, reach, inverse)
         self._build(system, reach)
         self.positions, self.forces = system.atoms, system.device_array("forces")
-        self._reference = system.atoms[: len(system)].copy()
+        if self._reference is None or len(self._reference) != len(system):
+            self._reference = system.atoms[: len(system)].copy()
+            self._check = None
+        else:
+            self._reference[...] = system.atoms[: len(system)]
         self._reference_cell = system.cell.copy()
         self.rebuilds += 1
         self._flag.clear()
@@ -184,7 +192,10 @@ class DeviceDomain:
             self._generation += 1
         else:
             centres, type_counts = self.neighbors.centres, self.neighbors.type_counts
-        self.neighbors = DeviceNeighbors(self._rows, counts, centres, type_counts, self._generation, self.rebuilds)
+        self.neighbors = DeviceNeighbors(
+            self._rows, counts, centres, type_counts, self._generation, self.rebuilds,
+            partial(self._place_ghosts, system),
+        )  # fmt: skip
 
     def _extent(self, system, total, reach):
         """Corners (low, high), Å, of a box around all atoms, ghosts included."""
@@ -208,11 +219,13 @@ class DeviceDomain:
     # ------------------------------------------------------------------ a step
 
     def update(self, system):
-        """Follow the atoms' motion: rebuild if the skin may be used up, else move the ghosts."""
+        """Follow the atoms' motion: rebuild if the skin may be used up; returns True if so.
+
+        Ghosts move at the next evaluation, see :class:`DeviceNeighbors`.
+        """
         if self.neighbors is None or self._moved(system):
             self.rebuild(system)
             return True
-        self._place_ghosts(system)
         return False
 
     def _moved(self, system):
@@ -224,10 +237,13 @@ class DeviceDomain:
             self._upload("cell", system.cell, np.float64)
         if free <= 0:
             return True
-        n = len(system)
-        self._kernels.threads(
-            "check_motion", n, n, system.atoms, self._reference, (0.5 * free) ** 2, self._flag.pointer
-        )  # fmt: skip
+        key = (free, system.atoms.shape, id(self._reference))
+        if self._check is None or self._check_key != key:
+            n = len(system)
+            self._check_key, self._check = key, self._kernels.prepared(
+                "check_motion", n, n, system.atoms, self._reference, (0.5 * free) ** 2, self._flag.pointer
+            )  # fmt: skip
+        self._check()
         return bool(self._flag.read())
 
     def fold(self, forces):

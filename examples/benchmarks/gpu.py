@@ -21,6 +21,7 @@ import ase.io
 import numpy as np
 
 from dpmd.device_system import DeviceSystem
+from dpmd.devices import FEW_ATOMS
 from dpmd.ensembles import VelocityVerlet, draw_velocities
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators
@@ -120,8 +121,9 @@ def phase_times(device, operators, repeats=5):
 def run(device, potential, name, precision, n_wanted, options):
     """One measurement; returns its record."""
     operators = CudaOperators(
-        potential.model, precision, device, chunk=options.chunk, low_rank=not options.no_low_rank
-    )
+        potential.model, precision, device, chunk=options.chunk, low_rank=not options.no_low_rank,
+        few=n_wanted <= FEW_ATOMS,
+    )  # fmt: skip
     start = replicated(potential, name, n_wanted)
     n = len(start)
     system = DeviceSystem(start, device)

@@ -5,7 +5,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 """
 
 import ctypes
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 
 import numpy as np
@@ -90,6 +90,11 @@ class _Kernels:
         """Launch at least ``count`` threads; see :meth:`warps`."""
         if count:
             self._function(name)((-(-count // 128),), (128,), tuple(map(_argument, arguments)))
+
+    def prepared(self, name, count, *arguments):
+        """A function that launches :meth:`threads` with these arguments, for launches of every step."""
+        function, grid, arguments = self._function(name), (-(-count // 128),), tuple(map(_argument, arguments))
+        return partial(function, grid, (128,), arguments) if count else lambda: None
 
     def blocks(self, name, count, threads, *arguments):
         """Launch ``count`` blocks of ``threads`` threads; see :meth:`warps`."""

@@ -39,12 +39,17 @@
 #define SHARED_SELECTION 0
 #endif
 
+#ifndef UNROLL  // neighbours whose table rows are loaded at the same time, forwards
+#define UNROLL 2
+#endif
 #ifndef FORWARD_BLOCKS  // blocks per multiprocessor that registers are spared for
 #define FORWARD_BLOCKS (sizeof(real) == 4 ? 6 : 3)
 #endif
 #ifndef BACKWARD_BLOCKS
 #define BACKWARD_BLOCKS (sizeof(real) == 4 ? 4 : 2)
 #endif
+
+constexpr int loads_in_flight = UNROLL;
 
 #define NEAR_LANES 32
 #define NEAR_PER ((N_EMBEDDING + 31) / 32)
@@ -250,7 +255,7 @@ template <int LANES, int PER, int OUTPUTS, bool FAR> struct Accumulate {
     }
     __syncwarp();
     const int lane = c.lane % LANES;
-#pragma unroll 2
+#pragma unroll loads_in_flight
     for (int s = c.lane / LANES; s < n; s += 32 / LANES) {
       const real t = batch.fraction[s];
       const Vector4<real> R = batch.entries[s];
@@ -439,6 +444,7 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
       const real value = near.T[column][p] * inverse_count;
       if (m < N_EMBEDDING) T_out[((size_t)q * 4 + column) * N_EMBEDDING + m] = value;
       if (m < M_EVEN) shared.u.T[column * M_EVEN + m] = m < N_EMBEDDING ? value : real(0);
+      if (m < N_AXIS) ((real*)&shared.axis[m])[column] = value;
     }
   }
   __syncwarp();
@@ -450,14 +456,10 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
     for (int column = 0; column < 4; column++) T[column] = *(Vector2<real>*)(shared.u.T + column * M_EVEN + 2 * pair);
 #pragma unroll
     for (int a = 0; a < N_AXIS; a++) {
-      real first = 0, second = 0;
-#pragma unroll
-      for (int column = 0; column < 4; column++) {
-        const real x = shared.u.T[column * M_EVEN + a];
-        first += x * T[column].x;
-        second += x * T[column].y;
-      }
-      put_input(row, a * M_EVEN + 2 * pair, d_stride, parts, first, second);
+      const Vector4<real> x = shared.axis[a];
+      put_input(row, a * M_EVEN + 2 * pair, d_stride, parts,
+                x.x * T[0].x + x.y * T[1].x + x.z * T[2].x + x.w * T[3].x,
+                x.x * T[0].y + x.y * T[1].y + x.z * T[2].y + x.w * T[3].y);
     }
   }
 }
@@ -470,10 +472,9 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
 struct Sums {
   real force[3], virial[9];  // of this lane
   int64 *forces, *atomic_virials;
-  bool want_virial;
 };
 
-template <int LANES, int PER, int OUTPUTS, bool FAR> struct Gradient {
+template <int LANES, int PER, int OUTPUTS, bool FAR, bool VIRIAL> struct Gradient {
   const real* table;
   const real* numbers;
   const int* integers;
@@ -580,7 +581,7 @@ template <int LANES, int PER, int OUTPUTS, bool FAR> struct Gradient {
     real gx = along * hx + transverse * g1, gy = along * hy + transverse * g2, gz = along * hz + transverse * g3;
     if (!mine) gx = gy = gz = 0;
     sums.force[0] += gx, sums.force[1] += gy, sums.force[2] += gz;
-    if (sums.want_virial) {
+    if (VIRIAL) {
       real* virial = sums.virial;
       virial[0] += gx * d.x, virial[1] += gx * d.y, virial[2] += gx * d.z;
       virial[3] += gy * d.x, virial[4] += gy * d.y, virial[5] += gy * d.z;
@@ -605,22 +606,23 @@ template <int LANES, int PER, int OUTPUTS, bool FAR> struct Gradient {
   }
 };
 
-// Forces and virials of the centres from dE/dD (n, d_stride), T and limits of the forward kernel.
+// Forces and, with VIRIAL, virials of the centres from dE/dD (n, d_stride), T and limits of the forward kernel.
 //
-// forces (atoms, 4) fixed point, added to; virials (local atoms, 9) eV, written, or null;
+// forces (atoms, 4) fixed point, added to; virials (local atoms, 9) eV, written (null without VIRIAL);
 // atomic_virials (atoms, 9) fixed point, added to, or null.
-extern "C" __global__ void LAUNCH_BOUNDS(BACKWARD_BLOCKS) embedding_backward(
-    CENTRE_ARGUMENTS, const real* __restrict__ expansion, const real* __restrict__ T_in,
-    const real* __restrict__ limits, const real* __restrict__ dD, int d_stride, int64* __restrict__ forces,
-    double* __restrict__ virials, int64* __restrict__ atomic_virials) {
-  __shared__ Shared shared_of_warp[WARPS];
+#define BACKWARD_ARGUMENTS                                                                                          \
+  CENTRE_ARGUMENTS, const real *__restrict__ expansion, const real *__restrict__ T_in,                              \
+      const real *__restrict__ limits, const real *__restrict__ dD, int d_stride, int64 *__restrict__ forces,       \
+      double *__restrict__ virials, int64 *__restrict__ atomic_virials
+
+template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_of_warp, BACKWARD_ARGUMENTS) {
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (q >= n) return;
   Shared& shared = shared_of_warp[threadIdx.x >> 5];
   const Centre c = make_centre(q, lane, CENTRE_VALUES);
-  Sums sums = {{0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0}, forces, atomic_virials, virials != nullptr};
-  Gradient<NEAR_LANES, NEAR_PER, N_EMBEDDING, false> near(near_table, sums);
-  Gradient<FAR_LANES, FAR_PER, N_BASIS, true> far(far_table, sums);
+  Sums sums = {{0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0}, forces, atomic_virials};
+  Gradient<NEAR_LANES, NEAR_PER, N_EMBEDDING, false, VIRIAL> near(near_table, sums);
+  Gradient<FAR_LANES, FAR_PER, N_BASIS, true, VIRIAL> far(far_table, sums);
 
   // dE/dT[c][m] = sum_a dD[a][m] T[c][a], and for m < A also + sum_k dD[m][k] T[c][k]
   {
@@ -713,13 +715,24 @@ extern "C" __global__ void LAUNCH_BOUNDS(BACKWARD_BLOCKS) embedding_backward(
     const double sum = warp_sum(sums.force[k]);
     if (lane == 0) add_fixed(forces + 4 * (size_t)c.index + k, sum);
   }
-  if (virials) {
+  if (VIRIAL) {
 #pragma unroll
     for (int k = 0; k < 9; k++) {
       const double sum = warp_sum((double)sums.virial[k]);
       if (lane == 0) virials[9 * (size_t)c.index + k] = -sum;
     }
   }
+}
+#define BACKWARD_VALUES CENTRE_VALUES, expansion, T_in, limits, dD, d_stride, forces, virials, atomic_virials
+
+extern "C" __global__ void LAUNCH_BOUNDS(BACKWARD_BLOCKS) embedding_backward(BACKWARD_ARGUMENTS) {
+  __shared__ Shared shared_of_warp[WARPS];
+  backward<false>(shared_of_warp, BACKWARD_VALUES);
+}
+
+extern "C" __global__ void LAUNCH_BOUNDS(BACKWARD_BLOCKS) embedding_backward_virial(BACKWARD_ARGUMENTS) {
+  __shared__ Shared shared_of_warp[WARPS];
+  backward<true>(shared_of_warp, BACKWARD_VALUES);
 }
 
 // ---------------------------------------------------------------- exact embedding networks

@@ -1,17 +1,17 @@
 // Fitting networks of few atoms: one kernel per layer, product and activation together.
 //
 // With a hundred atoms a step is a chain of kernels that each wait for memory, so their number counts, not
-// their arithmetic.  A block takes 8 rows and 32 columns; its 8 warps share the sum over k, then each
-// finishes one row.  Plain numbers of the kernel's type (fp32 in mixed and half precision), always summed in
+// their arithmetic.  A block takes 8 rows and 32 columns; its 16 warps share the sum over k, then each
+// finishes one row (the first 8).  Plain numbers of the kernel's type (fp32 in mixed and half precision), always summed in
 // the same order.
 //
-// Latency of a layer of k inputs: about k / 8 / 16 round trips to the L2 cache, 3 us for 1600 on an H200.
+// Latency of a layer of k inputs: about k / 16 / 8 round trips to the L2 cache, 3 us for 1600 on an H200.
 
-#define FEW_WARPS 8
+#define FEW_WARPS 16
 #define FEW_ROWS 8
 
 // sums[row of the block][lane] of input (n, k) times weight (k, width), at column first + lane; then warp w
-// of the block returns its row's number.
+// of the block returns the number of row w (the warps beyond repeat it).
 __device__ __forceinline__ real few_product(
     real (*sums)[FEW_ROWS][32], int n, int k, int width, const real* __restrict__ input,
     const real* __restrict__ weight, int first_row, int column) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ real few_product(
   __syncthreads();
   real total = 0;
 #pragma unroll
-  for (int w = 0; w < FEW_WARPS; w++) total += sums[w][warp][lane];
+  for (int w = 0; w < FEW_WARPS; w++) total += sums[w][warp % FEW_ROWS][lane];
   return total;
 }
 
@@ -51,7 +51,7 @@ extern "C" __global__ void few_forward(
   __shared__ real sums[FEW_WARPS][FEW_ROWS][32];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, column_blocks = (width + 31) / 32;
   const int first_row = blockIdx.x / column_blocks * FEW_ROWS, block = blockIdx.x % column_blocks;
-  const int column = 32 * block + lane, q = first_row + warp;
+  const int column = 32 * block + lane, q = warp < FEW_ROWS ? first_row + warp : n;
   const real z = few_product(sums, n, k, width, input, weight, first_row, column);
   const bool valid = q < n && column < width;
   double energy = 0;
@@ -81,7 +81,7 @@ extern "C" __global__ void few_backward(
   __shared__ real sums[FEW_WARPS][FEW_ROWS][32];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, column_blocks = (width + 31) / 32;
   const int first_row = blockIdx.x / column_blocks * FEW_ROWS, block = blockIdx.x % column_blocks;
-  const int column = 32 * block + lane, q = first_row + warp;
+  const int column = 32 * block + lane, q = warp < FEW_ROWS ? first_row + warp : n;
   real value = few_product(sums, n, k, width, h, weight, first_row, column);
   if (q < n && column < width) {
     const real* upper = above + (size_t)q * above_stride;

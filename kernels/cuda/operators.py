@@ -21,7 +21,7 @@ EXACT_BYTES = 256 << 20
 #: warps that share a sum
 SUM_WARPS = 1024
 #: rows of a block and its threads, as in few.cu
-FEW_ROWS, FEW_THREADS = 8, 256
+FEW_ROWS, FEW_THREADS = 8, 512
 #: whose low-rank bases each mode uses
 _bases = {"double": "double", "mixed": "mixed", "half": "mixed"}
 PHASES = ("embedding forward", "fitting", "embedding backward")
@@ -106,6 +106,8 @@ class CudaOperators:
                 "REAL": "double" if precision == "double" else "float", "INPUT_KIND": self._kind,
                 "N_TYPES": d.n_types, "N_EMBEDDING": d.n_embedding, "N_AXIS": d.axis_neuron, "N_BASIS": self.n_basis,
                 "EXACT": int(self._exact), "SHARED_SELECTION": int(d.shared_selection),
+                # one warp has a multiprocessor to itself: registers for loads in flight
+                **({"UNROLL": 8, "FORWARD_BLOCKS": 2, "BACKWARD_BLOCKS": 2} if few else {}),
             },
         )  # fmt: skip
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
@@ -274,8 +276,9 @@ class CudaOperators:
         launch_fitting = self._launch_few if self._few else self._launch_fitting
         launch_fitting(s, work, self._fitting[t], n, centres)
         mark("fitting")
+        backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
         kernels.warps(
-            "embedding_backward", n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
+            backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
             work.forces, work.virials, work.atomic_virials,
         )  # fmt: skip
         mark("embedding backward")
@@ -394,8 +397,13 @@ class CudaOperators:
             total = int(self._work.overflowed[0])
             overflowed, self._seen_overflow = total - self._seen_overflow, total
         if self._replay is None:
-            self.launch(self._work)  # once directly: compiles, and cuBLAS sets itself up
-            self._replay = self.device.record(lambda: self.launch(self._work))
+
+            def step():
+                neighbors.follow()
+                self.launch(self._work)
+
+            step()  # once directly: compiles, and cuBLAS sets itself up
+            self._replay = self.device.record(step)
         else:
             self._replay()
         return DeviceEvaluation(self, self._work, overflowed)

@@ -35,6 +35,9 @@ class _Kernels:
     def threads(self, name, count, *arguments):
         self._launch(name, -(-count // 32), 32, arguments)
 
+    def prepared(self, name, count, *arguments):
+        return lambda: self.threads(name, count, *arguments)
+
     def blocks(self, name, count, threads, *arguments):
         self._launch(name, count, threads, arguments)
 

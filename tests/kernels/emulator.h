@@ -15,7 +15,7 @@
 using std::max;
 using std::min;
 #define WARPS 1
-#define MOST_THREADS 256
+#define MOST_THREADS 512
 #define LAUNCH_BOUNDS(minimum_blocks)
 #define __global__
 #define __device__
