@@ -10,7 +10,7 @@ from .device_system import DeviceSystem
 from .errors import InputError
 
 #: up to so many atoms the short chain of kernels is faster on a GPU
-FEW_ATOMS = 2000
+FEW_ATOMS = 600
 
 
 def make_operators(model, device, precision, threads):

@@ -169,6 +169,37 @@ def run(device, potential, name, precision, n_wanted, options):
     return record
 
 
+def drift(device, potential, name, precision, steps, skin):
+    """Energy drift over a long NVE run of about 1,536 atoms, meV/atom/ns with its standard error."""
+    start = replicated(potential, name, 1536)
+    n = len(start)
+    system = DeviceSystem(start, device)
+    operators = CudaOperators(potential.model, precision, device, few=n <= FEW_ATOMS)
+    domain = DeviceDomain(potential.model.cutoff, skin, potential.model.n_types, device)
+    simulation = Simulation(system, operators, domain, VelocityVerlet(TIMESTEP[name]))
+    simulation.run(2000)
+    every, energies = max(steps // 500, 1), []
+    begin = time.perf_counter()
+    for _ in range(steps // every):
+        simulation.run(every, restarted=True)
+        energies.append(simulation.observables()["total_eV"] / n)
+    seconds = time.perf_counter() - begin
+    nanoseconds = every * TIMESTEP[name] * 1e-3 * np.arange(len(energies))
+    (slope, _), covariance = np.polyfit(nanoseconds, 1e3 * np.array(energies), 1, cov=True)
+    record = {
+        "system": name, "atoms": n, "precision": precision, "steps": steps, "drift_meV_per_atom_ns": slope,
+        "standard_error": float(covariance[0, 0]) ** 0.5, "spread_eV_per_atom": float(np.std(energies)),
+        "ms_per_step": 1e3 * seconds / steps, "temperature_K": simulation.observables()["temperature_K"],
+    }  # fmt: skip
+    print(
+        f"{name:6s} {n} atoms {precision}, {steps} steps NVE: drift {slope:.3g} +- {record['standard_error']:.2g} "
+        f"meV/atom/ns, spread {record['spread_eV_per_atom']:.1e} eV/atom, {record['ms_per_step']:.3f} ms/step, "
+        f"T {record['temperature_K']:.0f} K",
+        flush=True,
+    )
+    return record
+
+
 def peer(name):
     """ms per evaluation of DeePMD-kit's own calculator on the example's cell, or None if it is missing."""
     try:
@@ -198,12 +229,13 @@ def main():
     parser.add_argument("--skin", type=float, default=1.0, help="Å (default 1)")
     parser.add_argument("--chunk", type=int, help="centres evaluated at a time")
     parser.add_argument("--no-low-rank", action="store_true", help="full table rows for all neighbours")
+    parser.add_argument("--drift", type=int, default=0, metavar="STEPS", help="also a long NVE run of 1,536 atoms")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--peer", action="store_true", help="also time DeePMD-kit, if it is installed")
     parser.add_argument("--output", type=Path, default=Path("gpu.json"))
     options = parser.parse_args()
     device = CudaDevice(options.device)
-    records = {"device": device.name, "accuracy": [], "runs": [], "peer_ms": {}}
+    records = {"device": device.name, "accuracy": [], "runs": [], "drift": [], "peer_ms": {}}
     for name in options.systems:
         potential = Potential(EXAMPLES / name / f"{name}.dp", device="cpu")
         if options.peer:
@@ -224,6 +256,10 @@ def main():
                 records["runs"].append(run(device, potential, name, precision, n, options))
                 device.release()
                 options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        if options.drift:
+            for precision in options.precisions:
+                records["drift"].append(drift(device, potential, name, precision, options.drift, options.skin))
+    options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

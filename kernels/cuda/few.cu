@@ -19,17 +19,17 @@ __device__ __forceinline__ real few_product(
   real sum[FEW_ROWS];
 #pragma unroll
   for (int r = 0; r < FEW_ROWS; r++) sum[r] = 0;
-  const int share = (k / 2 + FEW_WARPS - 1) / FEW_WARPS * 2, begin = warp * share, end = min(begin + share, k);
-  const int safe_column = min(column, width - 1);
-#pragma unroll 4
-  for (int i = begin; i < end; i += 2) {  // k is even
-    const real a = weight[(size_t)i * width + safe_column], b = weight[(size_t)(i + 1) * width + safe_column];
+  const int share = (k / 4 + FEW_WARPS - 1) / FEW_WARPS * 4, begin = warp * share, end = min(begin + share, k);
+  const real* column_of_weight = weight + min(column, width - 1);
+#pragma unroll 2
+  for (int i = begin; i < end; i += 4) {  // k is a multiple of 4
+    real w[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) w[c] = column_of_weight[(size_t)(i + c) * width];
 #pragma unroll
     for (int r = 0; r < FEW_ROWS; r++) {
-      const int row = min(first_row + r, n - 1);
-      const Vector2<real> x = *(const Vector2<real>*)(input + (size_t)row * k + i);
-      sum[r] += x.x * a;
-      sum[r] += x.y * b;
+      const Vector4<real> x = *(const Vector4<real>*)(input + (size_t)min(first_row + r, n - 1) * k + i);
+      sum[r] += x.x * w[0] + x.y * w[1] + x.z * w[2] + x.w * w[3];
     }
   }
 #pragma unroll

@@ -26,7 +26,6 @@ extern "C" __global__ void fitting_forward(
   const int parts = INPUT_KIND == SPLIT ? 3 : 1;
   real* row = z + (size_t)q * width;
   const real* below = before + (size_t)q * n_in;
-#pragma unroll 4
   for (int k = 2 * lane; k < width; k += 64) {
     Vector2<real> value = *(Vector2<real>*)(row + k), slope;
     value.x = activate(code, parameters, value.x + bias[k], &slope.x);
@@ -55,7 +54,6 @@ extern "C" __global__ void fitting_top(
   const real* row = z + (size_t)q * width;
   const real* below = before + (size_t)q * n_in;
   double energy = 0;
-#pragma unroll 4
   for (int k = 2 * lane; k < width; k += 64) {
     Vector2<real> value = *(const Vector2<real>*)(row + k), slope;
     value.x = activate(code, parameters, value.x + bias[k], &slope.x);
@@ -82,7 +80,6 @@ extern "C" __global__ void fitting_backward(
   if (q >= n) return;
   const int parts = INPUT_KIND == SPLIT ? 3 : 1;
   const real* upper = above + (size_t)q * above_stride;
-#pragma unroll 4
   for (int k = 2 * lane; k < width; k += 64) {
     Vector2<real> g = *(Vector2<real>*)(through + (size_t)q * width + k);
     const Vector2<real> s = *(const Vector2<real>*)(slope + (size_t)q * width + k);

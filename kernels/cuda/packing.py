@@ -29,6 +29,11 @@ def even(n):
     return (n + 1) // 2 * 2
 
 
+def fours(n):
+    """``n`` rounded up to a multiple of four, as layers of networks are."""
+    return (n + 3) // 4 * 4
+
+
 # --------------------------------------------------------------------- tables
 
 
@@ -187,7 +192,7 @@ def pack_weight(weight, kind, dtype):
 
 @dataclass
 class HiddenLayer:
-    """A hidden layer, widths even: weight (k, n) and its transpose as :func:`pack_weight` gives them."""
+    """A hidden layer, widths multiples of 4: weight (k, n) and its transpose as :func:`pack_weight` gives them."""
 
     weight: np.ndarray
     transposed: np.ndarray
@@ -226,7 +231,7 @@ def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
     width, axis, m_even = descriptor.n_embedding, descriptor.axis_neuron, even(descriptor.n_embedding)
     layers = []
     for number, layer in enumerate(hidden):
-        n_in, n_out = even(layer.n_in), even(layer.n_out)
+        n_in, n_out = fours(layer.n_in), fours(layer.n_out)
         if number == 0:
             if layer.skip != "none":
                 raise ModelError("a fitting network whose first layer has a skip does not run on a GPU")
@@ -237,8 +242,8 @@ def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
             weight[axis * m_even : axis * m_even + n_extra, : layer.n_out] = layer.weight[width * axis :]
             n_in = d_stride
         else:
-            if layer.skip == "double" and layer.n_in % 2:
-                raise ModelError("a doubling layer of odd width does not run on a GPU; use --device cpu")
+            if layer.skip == "double" and layer.n_in % 4:
+                raise ModelError("a doubling layer whose width is no multiple of 4 does not run on a GPU; use --device cpu")
             weight = _pad(layer.weight, n_in, n_out)
         code, parameters = activation_code(layer.activation)
         layers.append(
@@ -251,7 +256,7 @@ def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
             )
         )  # fmt: skip
     scale = 1.0 if last.timestep is None else float(last.timestep[0])
-    top = _pad(last.weight[:, 0] * scale, even(last.n_in)).astype(dtype)
+    top = _pad(last.weight[:, 0] * scale, fours(last.n_in)).astype(dtype)
     return FittingNetwork(layers, top, float(last.bias[0]) * scale)
 
 
