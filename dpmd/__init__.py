@@ -29,3 +29,7 @@ def __getattr__(name):
 
         return getattr(import_module(_public[name]), name)
     raise AttributeError(f"module 'dpmd' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *_public])

@@ -15,6 +15,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from dpmd.models.sealed import check_seal, seal
+
 from . import __version__
 from .errors import InputError
 from .simulation import Hook
@@ -24,33 +26,41 @@ FORMAT_VERSION = 1
 _arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
 
 
-def write(path, system, ensemble, timestep, positions, model_id):
+def write(path, system, ensemble, timestep, outputs, model_id, settings):
     """Write a checkpoint; the file appears whole or the old one stays.
 
-    timestep : ps; positions : {file name: position} of outputs; model_id : text that identifies
-    the model.
+    timestep : ps; outputs : {key: {"position": ..., "format": ...}}; model_id : text that identifies
+    the model; settings : {name: value} that a continued run is compared with.
     """
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
-    with h5py.File(temporary, "w") as file:
+    try:
+        _write(temporary, system, ensemble, timestep, outputs, model_id, settings)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(path, system, ensemble, timestep, outputs, model_id, settings):
+    with h5py.File(path, "w") as file:
         file.attrs["dpmd_checkpoint"] = FORMAT_VERSION
         file.attrs["dpmd_version"] = __version__
         file.attrs["step"], file.attrs["energy"], file.attrs["timestep_ps"] = system.step, system.energy, timestep
         file.attrs["type_names"] = json.dumps(system.type_names)
-        file.attrs["outputs"] = json.dumps(positions)
+        file.attrs["outputs"], file.attrs["settings"] = json.dumps(outputs), json.dumps(settings)
         file.attrs["model"] = model_id
         file.attrs["ensemble"] = ensemble.name
         for name in _arrays:
             file.create_dataset(name, data=getattr(system, name), fletcher32=np.size(getattr(system, name)) > 1)
         for name, value in ensemble.state().items():
             file.create_dataset(f"ensemble_state/{name}", data=value)
+        seal(file)
         file.flush()
         os.fsync(file.id.get_vfd_handle())
-    temporary.replace(path)
 
 
 def read(path):
-    """``(system, info)`` of a checkpoint; info has timestep_ps, outputs, model, ensemble, ensemble_state.
+    """``(system, info)`` of a checkpoint; info has timestep_ps, outputs, settings, model, ensemble, ensemble_state.
 
     Raises InputError if the file is missing, damaged or of another kind.
     """
@@ -65,6 +75,7 @@ def read(path):
             version = int(file.attrs["dpmd_checkpoint"])
             if version > FORMAT_VERSION:
                 raise InputError(f"{path}: written by a newer dpmd ({file.attrs['dpmd_version']}); update dpmd")
+            check_seal(file)
             arrays = {name: file[name][()] for name in _arrays}
             system = System(
                 type_names=tuple(json.loads(file.attrs["type_names"])),
@@ -76,6 +87,7 @@ def read(path):
             info = {
                 "timestep_ps": float(file.attrs["timestep_ps"]),
                 "outputs": json.loads(file.attrs["outputs"]),
+                "settings": json.loads(file.attrs["settings"]),
                 "model": str(file.attrs["model"]),
                 "ensemble": str(file.attrs["ensemble"]),
                 "ensemble_state": {name: state[name][()] for name in state},
@@ -90,12 +102,14 @@ def read(path):
 class Checkpoint(Hook):
     """Writes checkpoints every so many steps, at the end, and on request.
 
-    outputs : {name: hook with ``position()``}; those hooks must come earlier in the list, so
-    that they have written the present step and are still open at the end.
+    outputs : {key: hook with ``position()`` and ``format``}; those hooks must come earlier in the
+    list, so that they have written the present step and are still open at the end.
+    settings : kept, so that a continued run can tell what has changed.
     """
 
-    def __init__(self, every, path, model_id, outputs):
+    def __init__(self, every, path, model_id, outputs, settings):
         self.every, self.path, self.model_id, self.outputs = every, Path(path), model_id, outputs
+        self.settings = settings
         self.written_at = None
 
     def start(self, simulation):
@@ -108,9 +122,10 @@ class Checkpoint(Hook):
 
     def _write(self, simulation):
         simulation.domain.rebuild(simulation.system)
-        positions = {name: hook.position() for name, hook in self.outputs.items()}
+        outputs = {k: {"position": hook.position(), "format": hook.format} for k, hook in self.outputs.items()}
+        ensemble = simulation.ensemble
         write(
-            self.path, simulation.system, simulation.ensemble, simulation.ensemble.timestep, positions, self.model_id
+            self.path, simulation.system, ensemble, ensemble.timestep, outputs, self.model_id, self.settings
         )  # fmt: skip
         self.written_at = simulation.system.step
 

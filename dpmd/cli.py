@@ -31,6 +31,9 @@ def _refuse_several_ranks():
 
 def _guarded(function):
     """Run a command; known errors become one clear message and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show Å must not end a run
     try:
         return function()
     except (InputError, RunError) as error:
@@ -41,6 +44,12 @@ def _guarded(function):
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: no complaint at exit
+        return 1
+    except OSError as error:
+        print(f"STOPPED: {error}; the last checkpoint, if there was one, is intact", file=sys.stderr)
+        return 1
     except MemoryError as error:
         print(f'ERROR: out of memory ({error}); use fewer atoms or precision = "mixed"', file=sys.stderr)
         return 1

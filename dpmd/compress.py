@@ -8,6 +8,7 @@ import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError, dptab, load
+from dpmd.models.lowrank import add_low_rank, describe_low_rank
 from dpmd.models.tables import tabulate
 from dpmd.parallel import SerialDomain
 
@@ -71,7 +72,7 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         raise InputError(f"{output}: the folder {output.parent} does not exist")
     try:
         model = load(path)
-        table = tabulate(model)
+        table = add_low_rank(tabulate(model))
         if structure is not None:
             atoms = ase.io.read(structure)
             types = assign_types(atoms.symbols, model.type_map, structure)
@@ -87,6 +88,8 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         raise InputError(f"{error}") from error
     size = output.stat().st_size / 2**20
     report(f"{output}: {size:.1f} MiB, tables of {len(table.descriptor.unique_embeddings())} embedding networks")
+    for precision in ("double", "mixed"):
+        report(f"  {precision:7s} {describe_low_rank(loaded, precision)}")
     energy, forces = _evaluate(model, "double", atoms, types)
     rms = np.sqrt((forces**2).mean())
     report(f"Errors against the {'tables' if model.compressed else 'exact networks'} of {path}, on {where}:")

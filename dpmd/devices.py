@@ -4,6 +4,7 @@ import re
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available
+from dpmd.kernels.threads import available_cores
 from dpmd.parallel.device_domain import DeviceDomain
 
 from .device_system import DeviceSystem
@@ -24,7 +25,9 @@ def make_operators(model, device, precision, threads):
         if device == "cpu" or (device == "auto" and available() is not None):
             return CpuOperators(model, precision, threads), "cpu"
         index = int(device.partition(":")[2] or 0)
-        return CudaOperators(model, precision, CudaDevice(index)), f"cuda:{index}"
+        operators = CudaOperators(model, precision, CudaDevice(index))
+        operators.threads = threads or available_cores()  # of what the host still computes
+        return operators, f"cuda:{index}"
     except DeviceError as error:
         if device == "auto":
             return CpuOperators(model, precision, threads), "cpu"
@@ -63,6 +66,14 @@ class DeviceRun:
                 f"device cuda:{device.index}: {error}. {len(self.system)} atoms need about "
                 f"{self.predicted_memory() / 2**30:.1f} GiB; use fewer atoms, a smaller skin or half precision"
             ) from error
+
+    def memory_text(self):
+        """Predicted and actual use of the GPU's memory, for the log."""
+        free, total, held = self.operators.device.memory()
+        return (
+            f"{self.predicted_memory() / 2**20:.0f} MiB predicted, {held / 2**20:.0f} MiB in use; "
+            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+        )
 
     def predicted_memory(self):
         """Bytes on the GPU, counted from the arrays."""

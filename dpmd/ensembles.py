@@ -183,7 +183,7 @@ class StochasticVelocityRescaling(VelocityVerlet):
         super().second_half(system)
         kinetic = system.kinetic_energy
         freedom = self.degrees_of_freedom(system)
-        if kinetic == 0.0 or freedom == 0:
+        if kinetic == 0.0 or freedom == 0 or self.decay == 1.0:
             return
         generator = step_generator(self.seed, system.step, CSVR)
         r = generator.standard_normal()

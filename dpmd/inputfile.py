@@ -106,11 +106,11 @@ def read(path):
     """Settings from an input file; see :func:`parse`.  Raises InputError if it cannot be read."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors mark the encoding
     except FileNotFoundError:
         near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = f"; here are {', '.join(near)}" if near else ""
         raise InputError(f"{path}: no such input file{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from error
     return parse(text, path)

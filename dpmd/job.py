@@ -10,20 +10,30 @@ import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.models import ModelError
+from dpmd.models.lowrank import describe_low_rank
+from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
-from . import checkpoint, ensembles, preflight, structure
+from . import checkpoint, ensembles, files, preflight, structure
 from .devices import DeviceRun
-from .errors import InputError
+from .errors import InputError, RunError
+from .files import OutputFile
 from .log import Log, processor_name, versions
 from .potential import Potential
 from .safety import Safety
 from .simulation import Simulation
 from .thermo import Progress, Thermo
-from .trajectory import Trajectory, format_of
+from .trajectory import Trajectory, format_of, length
+from .units import MASS_VELOCITY
+
+#: keys that may differ between the parts of a run without a word
+_free_to_change = {
+    "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
+    "threads", "skin", "on_overflow",
+}  # fmt: skip
 
 #: steps between checks of a run on a GPU, where each copies the atoms to the host
 GPU_SAFETY = 100
@@ -39,6 +49,7 @@ class Job:
 
     def __init__(self, settings, screen=None):
         self.settings, self.screen = settings, screen
+        self.going_on = getattr(settings.run, "continue")
         self.base = settings.path.parent
         name = settings.run.name or settings.path.stem
         self.log_path = Path(f"{name}.log")
@@ -50,38 +61,103 @@ class Job:
 
     # ------------------------------------------------------------------ before step 0
 
+    def _outputs(self):
+        """Every file that the run writes, as :class:`dpmd.files.OutputFile`."""
+        s = self.settings
+        named = s.run.where("name") if s.run.name else ""
+        return [
+            OutputFile(self.log_path, "the log", named),
+            OutputFile(self.thermo_path, "the thermo table", named),
+            OutputFile(self.summary_path, "the summary", named),
+            OutputFile(self.failure_path, "the frames of a failure", named),
+            OutputFile(self.checkpoint_path, "the checkpoint", s.checkpoint.where("file")),
+            *(OutputFile(Path(o.file), "a trajectory", o.where("file")) for o in s.output),
+        ]
+
     def _check_outputs(self):
-        """Refuse to overwrite, and two outputs to one file, before anything is opened."""
-        run = self.settings.run
-        files = {}
-        for output in self.settings.output:
-            path = Path(output.file)
-            format_of(path, output.format)
-            if path in files:
-                raise InputError(f"{output.where('file')}: {path} is written by two [[output]] sections")
-            files[path] = output
-            if not path.parent.is_dir():
-                raise InputError(f"{output.where('file')}: the folder {path.parent} does not exist; create it first")
-        if getattr(run, "continue") or run.overwrite or run.check:
-            return
-        there = [str(p) for p in (self.thermo_path, self.checkpoint_path, *files) if p.exists()]
-        if there:
-            raise InputError(
-                f"{', '.join(there)} would be overwritten. Go on with that run: --continue. Start anew and replace "
-                "them: --overwrite. Keep them: set another name in [run] or work in another folder"
+        """Refuse to lose or mix files, before anything is opened."""
+        s, run = self.settings, self.settings.run
+        outputs = self._outputs()
+        for output in s.output:
+            try:
+                format_of(output.file, output.format)
+            except InputError as error:
+                raise InputError(f"{output.where('file')}: {error}") from error
+        inputs = {"input file": s.path, "structure": self.base / s.structure.file, "model": self.base / s.model.file}
+        files.check(inputs, outputs)
+        if not (self.going_on or run.overwrite or run.check):
+            files.check_new(
+                outputs,
+                "Go on with that run: --continue. Start anew and replace them: --overwrite. Keep them: set another "
+                "name in [run] or work in another folder",
             )
+
+    def _positions(self, known):
+        """Where to go on in each output: {key: position or None for a new file}.
+
+        known : what the checkpoint says, {key: {"position", "format"}}.  Raises InputError where a
+        file is gone, shorter than it was, of another format, or would be overwritten.
+        """
+        wanted = [("thermo", OutputFile(self.thermo_path, "the thermo table"), "csv")]
+        for section in self.settings.output:
+            file = OutputFile(Path(section.file), "a trajectory", section.where("file"))
+            wanted.append((file.key, file, format_of(section.file, section.format)))
+        positions = {}
+        for key, file, kind in wanted:
+            prefix = f"{file.where}: " if file.where else ""
+            if key not in known:
+                files.check_new(
+                    [file], f"The run that is continued did not write it ({self.checkpoint_path}); rename it"
+                )
+                positions[key] = None
+                continue
+            if known[key]["format"] != kind:
+                raise InputError(
+                    f"{prefix}{file.path} was written as {known[key]['format']} and cannot go on as {kind}"
+                )
+            there = length(file.path, kind) if file.path.exists() else -1
+            if there < known[key]["position"]:
+                what = "is gone" if there < 0 else "is shorter than when the checkpoint was written"
+                raise InputError(
+                    f"{prefix}{file.path} {what}, so it cannot be continued; put it back, or start anew: --overwrite"
+                )
+            positions[key] = known[key]["position"]
+        return positions
+
+    def _physics(self):
+        """Settings that a continued run is compared with, {name: value}."""
+        s, kept = self.settings, {}
+        for name in ("structure", "model", "run", "ensemble"):
+            for key, value in vars(getattr(s, name)).items():
+                if key not in _free_to_change and key != "where":
+                    kept[f"{name}.{key}"] = list(value) if isinstance(value, tuple) else value
+        return kept
+
+    def _compare(self, before):
+        """Warn of every setting that differs from the run that is continued."""
+        for key, value in self._physics().items():
+            if key in before and before[key] != value:
+                fate = (
+                    "is not used: the atoms come from the checkpoint" if key.startswith("structure.") else "holds now"
+                )
+                self.warnings.append(f"{key} was {before[key]!r} and is {value!r}, which {fate}")
 
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
         path = self.base / model.file
-        if not path.exists():
+        try:
+            there = path.exists()
+        except (OSError, ValueError) as error:
+            raise InputError(f"{model.where('file')}: model file: {error}") from error
+        if not there:
             near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
             hint = f"; that folder has {', '.join(near)}" if near else ""
             raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
         try:
             potential = Potential(
-                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin
-            )
+                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin,
+                low_rank=not run.no_low_rank, rank=run.rank,
+            )  # fmt: skip
         except ModelError as error:
             raise InputError(f"{model.where('file')}: {error}") from error
         fitting, source = potential.model.fitting, potential.model.source
@@ -103,9 +179,10 @@ class Job:
         s = self.settings
         timestep = s.run.timestep_fs * 1e-3
         ensemble = ensembles.create(s.ensemble, timestep, s.run.steps, s.run.seed)
-        if not getattr(s.run, "continue"):
+        if not self.going_on:
             atoms = structure.read(s.structure, self.base)
             system, self.velocity_origin = structure.make_system(atoms, potential, s.structure, s.ensemble, s.run.seed)
+            self._stop_drift(system, ensemble)
             return system, ensemble, {}
         system, info = checkpoint.read(self.checkpoint_path)
         if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
@@ -118,17 +195,28 @@ class Job:
                 f"{s.run.where('timestep_fs')}: the checkpoint was written with {info['timestep_ps'] * 1e3:g} fs; "
                 "a run cannot go on with another time step. Start a new one from its last frame"
             )
-        if system.step >= s.run.steps:
-            raise InputError(
-                f"{s.run.where('steps')}: the checkpoint is at step {system.step} already; to go on, raise steps "
-                f"above that (now {s.run.steps})"
-            )
         if info["ensemble"] == ensemble.name:
             ensemble.restore(info["ensemble_state"])
         else:
             self.warnings.append(f"the ensemble changes from {info['ensemble']!r}: its state starts anew")
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
-        return system, ensemble, info["outputs"]
+        self._stop_drift(system, ensemble)
+        self._compare(info["settings"])
+        return system, ensemble, self._positions(info["outputs"])
+
+    def _stop_drift(self, system, ensemble):
+        """Motion of the whole system is no heat: a thermostat that conserves momentum must not count it."""
+        if not ensemble.momentum_conserved or system.n_atoms < 2:
+            return
+        momentum, mass = system.sum(system.masses @ system.velocities), system.sum(system.masses.sum())
+        drift = 0.5 * MASS_VELOCITY * (momentum @ momentum) / mass
+        if drift > 1e-6 * system.kinetic_energy:
+            what = f"the system moves as a whole with {np.linalg.norm(momentum) / mass:.3g} Å/ps"
+            if self.settings.ensemble.type == "nve":
+                self.warnings.append(f"{what}: the printed temperature counts that")
+            else:
+                self.warnings.append(f"{what}: that motion was removed, since the thermostat would take it for heat")
+                system.remove_drift()
 
     # ------------------------------------------------------------------ the log
 
@@ -145,25 +233,32 @@ class Job:
             f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
         )
         log(f"  embedding   {potential.loaded.description}")
-        log(f"  structure   {s.structure.file}: {len(system)} atoms")
-        lengths = np.linalg.norm(system.cell, axis=1)
-        angles = [
-            np.degrees(np.arccos(system.cell[a] @ system.cell[b] / lengths[a] / lengths[b]))
-            for a, b in ((1, 2), (0, 2), (0, 1))
-        ]
-        directions = "".join("p" if p else "o" for p in system.periodic)
-        log(
-            f"  cell        {lengths[0]:.4f} {lengths[1]:.4f} {lengths[2]:.4f} Å, {angles[0]:.2f} {angles[1]:.2f} "
-            f"{angles[2]:.2f} deg, {directions} (p periodic, o open), {system.volume:.2f} Å^3"
-        )
+        if any(e.low_rank for e, _ in potential.model.descriptor.unique_embeddings()):
+            log(f"  low rank    {describe_low_rank(potential.model, potential.precision)}")
+        origin = self.checkpoint_path if self.going_on else s.structure.file
+        log(f"  structure   {origin}: {len(system)} atom{'s' if len(system) != 1 else ''}")
+        log(f"  cell        {self._describe_cell(system)}")
         log(f"  velocities  {self.velocity_origin}")
         log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
         if s.ensemble.type == "nvt":
-            log(f"  temperature {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
+            log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
         log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {domain.n_ghosts} ghost atoms")
         rows, warnings = preflight.type_table(system)
         log.table(rows)
         self.warnings += warnings
+
+    @staticmethod
+    def _describe_cell(system):
+        if not system.periodic.any():
+            return "none: open in all directions"
+        a, b, c = (float(length) for length in np.linalg.norm(system.cell, axis=1))
+        unit = system.cell / np.array([[a], [b], [c]])
+        alpha, beta, gamma = np.degrees(np.arccos([unit[1] @ unit[2], unit[0] @ unit[2], unit[0] @ unit[1]]))
+        directions = "".join("p" if p else "o" for p in system.periodic)
+        return (
+            f"{a:.4f} {b:.4f} {c:.4f} Å, {alpha:.2f} {beta:.2f} {gamma:.2f} deg, {directions} (p periodic, o open), "
+            f"{system.volume:.2f} Å^3"
+        )
 
     def _examine(self, log, potential, system, domain):
         """Distances, neighbours and memory; adds warnings, raises InputError."""
@@ -229,7 +324,6 @@ class Job:
         Raises InputError before anything has started, RunError if the run fails on its way.
         """
         s = self.settings
-        going_on = getattr(s.run, "continue")
         self._check_outputs()
         self.warnings += preflight.check_times(s)
         potential = self._load_model()
@@ -245,8 +339,11 @@ class Job:
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
             )
         domain = potential.domain()
-        domain.rebuild(system)
-        log = Log(None if s.run.check else self.log_path, append=going_on, screen=self.screen)
+        try:
+            domain.rebuild(system)
+        except UnusableStructure as error:
+            raise InputError(f"{s.structure.where('file')}: {error}") from error
+        log = Log(self.screen)
         try:
             self._header(log, potential, system, ensemble, domain)
             self._examine(log, potential, system, domain)
@@ -258,23 +355,32 @@ class Job:
             if s.run.check:
                 log("Everything was checked; nothing was run (--check).")
                 return 0
+            if self.going_on and system.step >= s.run.steps:
+                log(
+                    f"Nothing to do: the checkpoint is at step {system.step} of {s.run.steps}. To go on, raise steps "
+                    f"({s.run.where('steps')})."
+                )
+                return 0
+            log.open(self.log_path, append=self.going_on)
             return self._simulate(log, potential, system, ensemble, domain, outputs)
+        except (RunError, OSError) as error:
+            log(f"STOPPED: {error}", screen=False)
+            raise
         finally:
             log.close()
 
     def _simulate(self, log, potential, system, ensemble, domain, outputs):
         s = self.settings
-        going_on = getattr(s.run, "continue")
         remaining = s.run.steps - system.step
-        thermo = Thermo(s.thermo.every, log, self.thermo_path, outputs.get("thermo") if going_on else None)
+        thermo = Thermo(s.thermo.every, log, self.thermo_path, outputs.get("thermo"))
         named = {"thermo": thermo}
         for section in s.output:
-            position = outputs.get(section.file) if going_on else None
-            if position is not None and not Path(section.file).exists():
-                raise InputError(f"{section.where('file')}: {section.file} is gone, so it cannot be continued")
-            named[section.file] = Trajectory(section, section.file, position)
-        saver = checkpoint.Checkpoint(s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named)
-        stop = checkpoint.SoftStop(s.run.walltime_h * 3600 if s.run.walltime_h else None)
+            key = OutputFile(Path(section.file), "").key
+            named[key] = Trajectory(section, section.file, outputs.get(key))
+        saver = checkpoint.Checkpoint(
+            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
+        )
+        stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,
             Safety(
@@ -287,19 +393,15 @@ class Job:
         ]
         operators = potential.operators
         if potential.device == "cpu":
-            self._warm_up(potential, domain)
+            self._warm_up(log, potential, system, domain)
         else:
             on_device = DeviceRun(potential, system)
             system, operators, domain = on_device.system, on_device.operators, on_device.domain
             on_device.start(self.parameters)
-            free, total, held = operators.device.memory()
-            log(
-                f"  memory on {potential.device}: {on_device.predicted_memory() / 2**20:.0f} MiB predicted, "
-                f"{held / 2**20:.0f} MiB in use; {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-            )
+            log(f"  memory      on {potential.device}: {on_device.memory_text()}")
         simulation = Simulation(system, operators, domain, ensemble, hooks, self.parameters)
         begin = time.perf_counter()
-        simulation.run(remaining, restarted=going_on)
+        simulation.run(remaining, restarted=self.going_on)
         elapsed = time.perf_counter() - begin
         self._summary(log, simulation, potential, thermo, elapsed)
         if simulation.stop_reason:
@@ -309,10 +411,13 @@ class Job:
             )
         return 128 + stop.signal if stop.signal else 0
 
-    def _warm_up(self, potential, domain):
-        """Compile (or load) the kernels, so that the loop is timed without that."""
+    def _warm_up(self, log, potential, system, domain):
+        """Compile or load the kernels, so that the loop is timed without that."""
+        log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
+        domain.update(system)
         spare = np.zeros_like(domain.forces)
         potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, spare, **self.parameters)
+        domain.fold(spare)
         potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
@@ -333,7 +438,17 @@ class Job:
         )
         drift, uncertainty = thermo.drift()
         if drift == drift:
-            log(f"Drift of the conserved energy: {drift:.3g} +- {uncertainty:.2g} meV/atom/ns")
+            change = 1e3 * (thermo.conserved[-1] - thermo.conserved[0]) / max(len(system), 1)
+            log(
+                f"Conserved energy: changed by {change:.3g} meV/atom in {thermo.times[-1] - thermo.times[0]:.4g} ps; "
+                f"drift {drift:.3g} +- {uncertainty:.2g} meV/atom/ns"
+            )
+        waiting = phases["force: waiting"] / max(elapsed, 1e-9)
+        if waiting > 0.3 and potential.operators.threads > 1:
+            log.warning(
+                f"threads waited for one another {100 * waiting:.0f} % of the time: other programs use these cores, or "
+                "the system is small; fewer --threads may be as fast"
+            )
         domain = simulation.domain
         log(
             f"Neighbours: {self.neighbors_per_atom:.1f} per atom within the cutoff at the start, "

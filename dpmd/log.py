@@ -6,26 +6,59 @@ from pathlib import Path
 
 import numpy as np
 
+from .errors import InputError
+
 
 class Log:
-    """Lines to the screen and to a file.
+    """Lines to the screen and, once it is opened, to a file.
 
-    path : log file, or None for the screen only; append : keep what is there.
+    Lines before :meth:`open` are kept and written to the file then, so that a run that is refused
+    leaves no file behind.
     """
 
-    def __init__(self, path=None, append=False, screen=None):
+    def __init__(self, screen=None):
         self.screen = sys.stdout if screen is None else screen
-        self.file = open(path, "a" if append else "w", encoding="utf-8") if path else None  # noqa: SIM115
+        self.file, self._before = None, []
         #: set while a progress bar owns the last line of the terminal
         self.progress = None
 
-    def __call__(self, text=""):
+    def open(self, path, append=False):
+        """Write to a file from now on; ``append`` keeps what is there.
+
+        The file is locked, so that two runs of the same name cannot mix theirs.  Raises InputError
+        if it is.
+        """
+        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        try:
+            import fcntl
+
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not a POSIX system
+            pass
+        except OSError:
+            raise InputError(
+                f"{path}: another md-run of this name is running here; wait for it, or set another name in [run]"
+            ) from None
+        if not append:
+            self.file.truncate(0)
+        self.file.writelines(self._before)
+        self._before = []
+
+    def __call__(self, text="", screen=True):
+        """Write a line; ``screen=False`` to the file only."""
         if self.progress is not None:
             self.progress.clear()
-        for stream in (self.screen, self.file):
-            if stream is not None:
-                stream.write(f"{text}\n")
-                stream.flush()
+        if self.file:
+            self.file.write(f"{text}\n")
+            self.file.flush()
+        else:
+            self._before.append(f"{text}\n")
+        if screen and self.screen is not None:
+            try:
+                self.screen.write(f"{text}\n")
+                self.screen.flush()
+            except OSError:  # a closed pipe must not end the run
+                self.screen = None
         if self.progress is not None:
             self.progress.refresh()
 

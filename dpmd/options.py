@@ -5,6 +5,7 @@ Each section is a table of options; from it come the parser, the command line of
 """
 
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +63,13 @@ class Option:
         if not good:
             word = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}[kind]
             raise InputError(f"{where}: {self.name} must be {word}{self._unit()}, not {value!r}")
-        value = kind(value)
+        try:
+            value = kind(value)
+        except OverflowError:
+            value = math.inf
         if kind in (int, float):
             low = self.minimum is not None and not value >= self.minimum
-            if low or value != value or (self.maximum is not None and value > self.maximum):
+            if low or not abs(value) < math.inf or (self.maximum is not None and value > self.maximum):
                 raise InputError(f"{where}: {self.name} = {value} is out of range; it must be {self._range()}")
         if self.choices and value not in self.choices:
             near = difflib.get_close_matches(value, self.choices, 1)
@@ -112,7 +116,9 @@ SECTIONS = (
                 "elements", (str, None), None,
                 "element of each numbered type of a LAMMPS data file, in order, e.g. [\"O\", \"H\"]",
             ),
-            Option("replicate", (int, 3), [1, 1, 1], "copies along the three lattice vectors", minimum=1),
+            Option(
+                "replicate", (int, 3), [1, 1, 1], "copies along the three lattice vectors", minimum=1, maximum=10000
+            ),
             Option("periodic", (bool, 3), None, "override the file's periodic directions"),
             Option(
                 "masses_u", dict, None, "masses that differ from the standard ones, e.g. { H = 2.014 }", "u"
@@ -143,11 +149,13 @@ SECTIONS = (
         "run",
         "how long, how exact, on what",
         (
-            Option("steps", int, REQUIRED, "time steps in all, those before a restart included", minimum=0),
+            Option(
+                "steps", int, REQUIRED, "time steps in all, those before a restart included", minimum=0, maximum=10**15
+            ),
             Option(
                 "timestep_fs", float, REQUIRED, "0.5 with hydrogen, 1 to 2 otherwise", "fs", minimum=1e-6, maximum=20
             ),
-            Option("seed", int, 1, "of all random numbers", minimum=0),
+            Option("seed", int, 1, "of all random numbers", minimum=0, maximum=2**63 - 1),
             Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
             Option(
                 "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one",
@@ -155,10 +163,13 @@ SECTIONS = (
             ),
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
-                "positions and energies in float64; half: as mixed, large products of the fitting network on fp16 inputs",
-                choices=("double", "mixed", "half"), command_line=True,
+                "positions and energies in float64; half: as mixed, fitting networks on "
+                "fp16 (GPU) or bfloat16 products (CPUs that have them)", choices=("double", "mixed", "half"), command_line=True,
             ),
-            Option("threads", int, None, "default: all cores that the process may use", minimum=1, command_line=True),
+            Option(
+                "threads", int, None, "default: all cores that the process may use", minimum=1, maximum=4096,
+                command_line=True,
+            ),
             Option(
                 "skin", float, 1.0, "by which neighbour lists reach beyond the cutoff", "Å", minimum=0.0, maximum=10.0,
                 command_line=True,
@@ -166,6 +177,14 @@ SECTIONS = (
             Option(
                 "no_tabulate", bool, False, "evaluate exact embedding networks instead of tables (slow)",
                 command_line=True,
+            ),
+            Option(
+                "no_low_rank", bool, False, "use all outputs of the embedding tables at all distances, not a basis of "
+                "a few functions for far neighbours (slower)", command_line=True,
+            ),
+            Option(
+                "rank", int, None, "functions of the low-rank tables; default: as many as the precision needs",
+                minimum=1, command_line=True,
             ),
             Option(
                 "on_overflow", str, "warn", "when an atom has more neighbours than the model's sel: the nearest are "
@@ -200,7 +219,7 @@ SECTIONS = (
             ),
             Option(
                 "relaxation_time_ps", float, 0.1, "csvr, nose-hoover: of the kinetic energy; langevin: 1 / friction",
-                "ps", minimum=1e-6,
+                "ps", minimum=1e-6, maximum=1e6,
             ),
             Option("chain_length", int, 3, "of the Nose-Hoover chain", minimum=1, maximum=20),
         ),

@@ -27,13 +27,16 @@ def assign_types(symbols, type_map, where="structure"):
 class Potential:
     """Energies, forces and virials of a Deep Potential.
 
-    model : path of a model file; device : ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or
-    ``"cuda:i"``; precision : ``"double"``, ``"mixed"`` or ``"half"``; threads : default all cores that the process may use; tabulate : False for exact
-    embedding networks; skin : Å, by which lists are kept valid between calls.
+    model : path of a model file; device : ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``
+    or ``"cuda:i"``; precision : ``"double"``, ``"mixed"`` or ``"half"``; threads : default all cores that the process may use; tabulate : False
+    for exact embedding networks; skin : Å, by which lists are kept valid between calls; low_rank,
+    rank : see :func:`dpmd.models.cache.load_for_operators`.
     """
 
-    def __init__(self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0):
-        self.loaded = load_for_operators(model, tabulate)
+    def __init__(
+        self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0, low_rank=True, rank=None
+    ):
+        self.loaded = load_for_operators(model, tabulate, low_rank, rank)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
         self.operators, self.device = make_operators(self.model, device, precision, threads)
 

@@ -4,7 +4,7 @@ import numpy as np
 from ase.data import atomic_masses, atomic_numbers
 
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.kernels.cpu.operators import BLOCK
+from dpmd.kernels.cpu.operators import Tiling
 
 from .errors import InputError
 
@@ -23,6 +23,11 @@ def check_times(settings):
         if min(ensemble.temperature_K) <= 0:
             raise InputError(f"{ensemble.where('temperature_K')}: a thermostat needs a temperature above 0 K")
         tau, step = ensemble.relaxation_time_ps, run.timestep_fs * 1e-3
+        if tau < step:
+            raise InputError(
+                f"{ensemble.where('relaxation_time_ps')}: relaxation_time_ps = {tau:g} is shorter than the time step "
+                f"({step:g} ps)"
+            )
         if tau < 10 * step:
             warnings.append(
                 f"relaxation_time_ps = {tau:g} is less than 10 time steps: the thermostat will distort the dynamics"
@@ -145,7 +150,7 @@ def predicted_memory(in_use, n_all, list_neighbors, model, precision, threads):
     """
     item, d = 8 if precision == "double" else 4, model.descriptor
     fitting = sum(2 * layer.n_out for layer in model.fitting.networks[0].layers)
-    block = BLOCK * (list_neighbors * (14 * item + 12) + item * (8 * d.n_embedding + 2 * d.n_out + fitting))
+    block = Tiling().atoms * (list_neighbors * (14 * item + 12) + item * (8 * d.n_embedding + 2 * d.n_out + fitting))
     return int(in_use + threads * (block + 24 * n_all) + 60e6)
 
 

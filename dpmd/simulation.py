@@ -6,7 +6,14 @@ from the domain, time integration from the ensemble, and everything optional is 
 
 import time
 
-from .units import pressure, temperature
+import numpy as np
+
+from dpmd.parallel.domain import UnusableStructure
+
+from .errors import RunError
+from .units import BAR, temperature
+
+_components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "yy", "zz", "xy", "xz", "yz"))
 
 
 class Timers(dict):
@@ -64,7 +71,10 @@ class Simulation:
     def compute_forces(self):
         """Forces, energy and virial at the present positions; lists and ghosts brought up to date."""
         clock = time.perf_counter()
-        rebuilt = self.domain.update(self.system)
+        try:
+            rebuilt = self.domain.update(self.system)
+        except UnusableStructure as error:
+            raise RunError(f"step {self.system.step}: {error}") from error
         clock = self.timers.lap("neighbor" if rebuilt else "communication", clock)
         domain, system = self.domain, self.system
         result = self.operators.evaluate(
@@ -124,12 +134,16 @@ class Simulation:
     # ------------------------------------------------------------------ what the log shows
 
     def observables(self):
-        """Step, time (ps), temperature (K), energies (eV), pressure (bar) and volume (Å^3).
+        """Step, time (ps), temperature (K), energies (eV), volume (Å^3), pressure and its tensor (bar).
 
-        Pressure and volume are NaN unless all three directions are periodic.
+        Pressures and volume are NaN unless all three directions are periodic.
         """
-        system, kinetic = self.system, self.system.kinetic_energy
-        periodic = system.periodic.all()
+        system = self.system
+        tensor, volume = np.full((3, 3), np.nan), np.nan
+        kinetic = system.kinetic_energy
+        if system.periodic.all():
+            volume = system.volume
+            tensor = (2 * system.kinetic_tensor + system.virial) / volume * BAR
         total = system.energy + kinetic
         return {
             "step": system.step,
@@ -139,6 +153,7 @@ class Simulation:
             "kinetic_eV": kinetic,
             "total_eV": total,
             "conserved_eV": total + self.ensemble.reservoir_energy,
-            "pressure_bar": pressure(kinetic, system.virial, system.volume) if periodic else float("nan"),
-            "volume_A3": system.volume if periodic else float("nan"),
+            "pressure_bar": np.trace(tensor) / 3,
+            "volume_A3": volume,
+            **{f"p{a}{b}_bar": tensor[i, j] for a, b, i, j in _components},
         }

@@ -11,6 +11,8 @@ from .ensembles import draw_velocities
 from .errors import InputError
 from .potential import assign_types
 
+#: one process cannot hold more
+_MOST_ATOMS = 10**9
 _data_header = re.compile(r"^\s*\d+\s+atoms\s*(#.*)?$", re.MULTILINE)
 
 
@@ -48,9 +50,12 @@ def _read_lammps_data(path, elements, where):
                 f"{path}: the file numbers its atom types and gives no masses; name them in [structure], "
                 'e.g. elements = ["O", "H"] for types 1 and 2'
             )
-        atoms = ase.io.read(path, format="lammps-data", **options)
+        atoms = ase.io.read(path, format="lammps-data", do_not_split_by_at_sign=True, **options)
     except InputError:
         raise
+    except RuntimeError as error:
+        hint = "" if style else "; if its atoms have charges or molecules, say so: 'Atoms # charge' or 'Atoms # full'"
+        raise InputError(f"{where}: {path}: {error}{hint}") from error
     except KeyError as error:
         raise InputError(f"{where}: elements names {len(elements or [])} types, but {path} has type {error}") from error
     return atoms
@@ -63,7 +68,11 @@ def read(settings, base):
     """
     path = Path(base) / settings.file
     where = settings.where("file")
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: structure file: {error}") from error
+    if not there:
         near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
         hint = f"; that folder has {', '.join(near)}" if near else ""
         raise InputError(f"{where}: structure file {path} does not exist{hint}")
@@ -71,9 +80,17 @@ def read(settings, base):
         if settings.format in ("lammps-data", "lammps") or (settings.format is None and _is_lammps_data(path)):
             atoms = _read_lammps_data(path, settings.elements, where)
         else:
-            atoms = ase.io.read(path, index=settings.index, format=settings.format)
+            if settings.elements:
+                raise InputError(
+                    f"{settings.where('elements')}: elements names the types of LAMMPS data files, which {path} is not"
+                )
+            atoms = ase.io.read(
+                path, index=settings.index, format=settings.format, do_not_split_by_at_sign=True
+            )  # fmt: skip
     except InputError:
         raise
+    except (StopIteration, IndexError) as error:
+        raise InputError(f"{settings.where('index')}: {path} has no frame {settings.index}") from error
     except Exception as error:  # readers of many formats, many kinds of errors
         raise InputError(
             f"{where}: {path} cannot be read as a structure ({type(error).__name__}: {error}); "
@@ -84,7 +101,12 @@ def read(settings, base):
     if settings.periodic is not None:
         atoms.pbc = settings.periodic
     _check(atoms, path, where)
-    if settings.replicate != [1, 1, 1]:
+    copies = int(np.prod(settings.replicate, dtype=object))
+    if len(atoms) * copies > _MOST_ATOMS:
+        raise InputError(
+            f"{settings.where('replicate')}: {copies} copies of {len(atoms)} atoms are more than {_MOST_ATOMS:.0e}"
+        )
+    if copies > 1:
         atoms = atoms.repeat(settings.replicate)
     _set_masses(atoms, settings)
     return atoms
@@ -93,6 +115,11 @@ def read(settings, base):
 def _check(atoms, path, where):
     if len(atoms) == 0:
         raise InputError(f"{where}: {path} holds no atoms")
+    if atoms.constraints:
+        names = ", ".join(sorted({type(c).__name__ for c in atoms.constraints}))
+        raise InputError(
+            f"{where}: {path} constrains atoms ({names}), which TOML runs do not apply; remove the constraints"
+        )
     for name, values in (("position", atoms.positions), ("velocity", atoms.get_velocities())):
         bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(bad):
@@ -106,8 +133,14 @@ def _check(atoms, path, where):
 
 def _set_masses(atoms, settings):
     masses = atoms.get_masses()
+    if settings.masses_u is not None and not isinstance(settings.masses_u, dict):
+        raise InputError(
+            f"{settings.where('masses_u')}: masses_u must be like {{ H = 2.014 }}, not {settings.masses_u!r}"
+        )
     for symbol, mass in (settings.masses_u or {}).items():
-        if not isinstance(mass, (int, float)) or isinstance(mass, bool) or not mass > 0:
+        if symbol not in atomic_numbers:
+            raise InputError(f"{settings.where('masses_u')}: {symbol!r} is not a chemical symbol")
+        if not isinstance(mass, (int, float)) or isinstance(mass, bool) or not 0 < mass < 1e6:
             raise InputError(
                 f"{settings.where('masses_u')}: the mass of {symbol} must be a positive number, not {mass!r}"
             )

@@ -78,6 +78,12 @@ class System:
         return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses))
 
     @property
+    def kinetic_tensor(self):
+        """(3, 3) eV, of the whole system: 1/2 sum m v (x) v, whose trace is the kinetic energy."""
+        weighted = self.velocities / self.inverse_masses[:, None]
+        return 0.5 * self.sum(weighted.T @ self.velocities)
+
+    @property
     def unwrapped_positions(self):
         """(n, 3) Å, as if no atom had ever been wrapped into the cell."""
         return self.positions + self.images @ self.cell

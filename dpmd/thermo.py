@@ -17,6 +17,8 @@ class Thermo(Hook):
     keep (a continued run), or None to start anew.
     """
 
+    format = "csv"
+
     def __init__(self, every, log, path, offset=None):
         self.every, self.log, self.path = every, log, path
         self.file = open(path, "w" if offset is None else "r+", newline="", encoding="utf-8")  # noqa: SIM115

@@ -65,6 +65,7 @@ class LammpsDump(_TextWriter):
         order = np.argsort(system.ids)
         cell, rotation = lower_triangular(system.cell)
         positions = (system.unwrapped_positions if unwrap else system.positions)[order] @ rotation
+        low, cell = _box_around(positions, cell, system.periodic)
         names = ["id", "type", "element"] + (["xu", "yu", "zu"] if unwrap else ["x", "y", "z"])
         columns = [system.ids[order], system.types[order] + 1, system.names()[order], *positions.T]
         if not unwrap:
@@ -80,14 +81,14 @@ class LammpsDump(_TextWriter):
         (lx, _, _), (xy, ly, _), (xz, yz, lz) = cell
         lines = ["ITEM: TIMESTEP", str(system.step), "ITEM: NUMBER OF ATOMS", str(len(system))]
         if abs(xy) + abs(xz) + abs(yz) > 0:
-            low, high = min(0.0, xy, xz, xy + xz), max(0.0, xy, xz, xy + xz)
+            below, above = min(0.0, xy, xz, xy + xz), max(0.0, xy, xz, xy + xz)
             lines.append(f"ITEM: BOX BOUNDS xy xz yz {flags}")
-            lines.append(f"{low:.16e} {lx + high:.16e} {xy:.16e}")
-            lines.append(f"{min(0.0, yz):.16e} {ly + max(0.0, yz):.16e} {xz:.16e}")
-            lines.append(f"{0.0:.16e} {lz:.16e} {yz:.16e}")
+            lines.append(f"{low[0] + below:.16e} {low[0] + lx + above:.16e} {xy:.16e}")
+            lines.append(f"{low[1] + min(0.0, yz):.16e} {low[1] + ly + max(0.0, yz):.16e} {xz:.16e}")
+            lines.append(f"{low[2]:.16e} {low[2] + lz:.16e} {yz:.16e}")
         else:
             lines.append(f"ITEM: BOX BOUNDS {flags}")
-            lines += [f"{0.0:.16e} {length:.16e}" for length in (lx, ly, lz)]
+            lines += [f"{start:.16e} {start + size:.16e}" for start, size in zip(low, (lx, ly, lz), strict=True)]
         lines.append("ITEM: ATOMS " + " ".join(names))
         forms = ["{:.12g}" if np.asarray(c).dtype.kind == "f" else "{}" for c in columns]
         form = " ".join(forms)
@@ -96,15 +97,37 @@ class LammpsDump(_TextWriter):
         self.file.flush()
 
 
+def _box_around(positions, cell, periodic):
+    """Lower corner and cell of a box that holds all atoms, widened along open directions that need it."""
+    low, cell = np.zeros(3), cell.copy()
+    for k in np.flatnonzero(~periodic):
+        if cell[k, :k].any() or cell[k + 1 :, k].any() or len(positions) == 0:
+            continue  # tilted: the box stays as it is
+        begin, end = min(0.0, positions[:, k].min()), max(cell[k, k], positions[:, k].max())
+        low[k], cell[k, k] = begin, end - begin
+    return low, cell
+
+
 class AseTrajectory:
     """ASE's binary trajectory; its position is a number of frames."""
 
     def __init__(self, path, position):
         self.path, self.frames = path, position or 0
         if position is not None:
-            kept = ase.io.read(path, index=f":{position}") if position else []
-            ase.io.write(path, kept, format="traj")
+            self._cut(Path(path), position)
         self.file = ase.io.trajectory.Trajectory(path, "w" if position is None else "a")
+
+    @staticmethod
+    def _cut(path, frames):
+        """Keep the first frames; the file appears whole or the old one stays."""
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            with ase.io.trajectory.Trajectory(path) as old, ase.io.trajectory.Trajectory(temporary, "w") as new:
+                for number in range(frames):
+                    new.write(old[number])
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def write(self, system, velocities, forces, unwrap):
         self.file.write(system.to_ase(velocities, forces, unwrap))
@@ -118,6 +141,20 @@ class AseTrajectory:
 
 
 _writers = {"extxyz": ExtendedXYZ, "traj": AseTrajectory, "lammps-dump": LammpsDump}
+
+
+def length(path, kind):
+    """How much a file of format ``kind`` (or other text) holds: bytes, or frames of ASE's format.
+
+    Raises InputError if that cannot be told.
+    """
+    try:
+        if kind == "traj":
+            with ase.io.trajectory.Trajectory(path) as file:
+                return len(file)
+        return Path(path).stat().st_size
+    except Exception as error:  # a damaged binary file: many kinds of errors
+        raise InputError(f"{path} cannot be continued: {error}") from error
 
 
 def lower_triangular(cell):
@@ -144,8 +181,9 @@ class Trajectory(Hook):
 
     def __init__(self, settings, path, position=None):
         self.every, self.path = settings.every, Path(path)
+        self.format = format_of(path, settings.format)
         self.options = dict(velocities=settings.velocities, forces=settings.forces, unwrap=settings.unwrap)
-        self.writer = _writers[format_of(path, settings.format)](path, position)
+        self.writer = _writers[self.format](path, position)
 
     def __call__(self, simulation):
         self.writer.write(simulation.system, **self.options)

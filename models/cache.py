@@ -9,7 +9,7 @@ from platformdirs import user_cache_path
 
 from . import dptab
 from .errors import ModelError
-from .lowrank import add_low_rank
+from .lowrank import add_low_rank, without_low_rank
 from .parameters import DeepPotentialModel
 from .readers import load
 from .tables import DEFAULT_MIN_DISTANCE, FINE_STEP, can_tabulate, tabulate, without_tables
@@ -50,9 +50,12 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
         return LoadedModel(without_tables(exact), exact, digest, "exact networks (asked for)")
     if not can_tabulate(exact):
         return LoadedModel(exact, exact, digest, "exact networks (relu cannot be tabulated)")
-    own = all(e.table is not None for e, _ in exact.descriptor.unique_embeddings())
+    embeddings = [e for e, _ in exact.descriptor.unique_embeddings()]
+    own = all(e.table is not None for e in embeddings)
     if own and not low_rank:
-        return LoadedModel(exact, exact, digest, "the file's own tables")
+        return LoadedModel(without_low_rank(exact), exact, digest, "the file's own tables")
+    if own and rank is None and any(e.low_rank for e in embeddings):
+        return LoadedModel(exact, exact, digest, "the file's own tables and low-rank bases")
     kind = f"rank{rank or ''}" if low_rank else "full"
     cached = user_cache_path("dpmd") / f"{digest[:32]}-{TABLE_VERSION}-{kind}.dptab"
     model, how = _from_cache(cached, exact), "from the cache"
@@ -73,8 +76,8 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
 def _from_cache(path, exact):
     try:
         model = dptab.read(path) if path.exists() else None
-    except ModelError:
-        return None  # a damaged cache is made again
+    except (ModelError, OSError):
+        return None  # a damaged or unreadable cache is made again
     return model and replace(model, source=exact.source)
 
 

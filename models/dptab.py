@@ -1,15 +1,15 @@
 """dpmd's own model file, ``.dptab``: HDF5, self-contained, with networks and tables.
 
-Layout (version 2): root attribute ``dpmd_table_format`` = 2; attribute ``json`` with all
-scalars; ``embedding_of`` (T, T) indexes the distinct embeddings, -1 for none; groups
-``embedding/<k>`` and ``fitting/<t>`` hold ``layer/<l>/{weight,bias,timestep}``,
-``table/coefficients`` and, since version 2, ``low_rank/<precision>/{expansion,coefficients}``.
-Every array is checksummed by HDF5.
+Layout (version 1): root attribute ``dpmd_table_format`` = 1; attribute ``json`` with all
+scalars, ``sha256`` of everything; ``embedding_of`` (T, T) indexes the distinct embeddings, -1
+for none; groups ``embedding/<k>`` and ``fitting/<t>`` hold
+``layer/<l>/{weight,bias,timestep}``, ``table/coefficients`` and
+``low_rank/<precision>/{expansion,coefficients}``.
 """
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import h5py
@@ -27,8 +27,10 @@ from .parameters import (
     Network,
     SmoothDescriptor,
 )
+from .sealed import check_seal, seal
 
-FORMAT_VERSION = 2
+FORMAT_NAME = "dpmd table (.dptab)"
+FORMAT_VERSION = 1
 FORMAT_ATTRIBUTE = "dpmd_table_format"
 
 _descriptor_scalars = (
@@ -120,6 +122,7 @@ def write(model, path):
                 _put(file, f"fitting/{name}", getattr(f, name))
             for t, network in enumerate(f.networks):
                 _write_network(file.create_group(f"fitting/{t}"), network)
+            seal(file)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -171,7 +174,10 @@ def read(path):
                     f"{path}: table format {version} is newer than this dpmd reads ({FORMAT_VERSION}); "
                     "update dpmd or make the table again with 'dpmd compress'"
                 )
-            return _read(file)
+            check_seal(file)
+            model = _read(file)
+            made_from = f"{FORMAT_NAME} of {model.source.path}: {model.source.format}"
+            return replace(model, source=replace(model.source, path=str(path), format=made_from))
     except ModelError:
         raise
     except Exception as error:  # h5py raises many kinds for a damaged file

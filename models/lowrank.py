@@ -226,7 +226,11 @@ def without_low_rank(model):
 
 
 def describe_low_rank(model, precision):
-    """One line for the log: functions per pair of types and where they begin."""
+    """One line for the log: functions per pair of types and where they begin.
+
+    precision : ``"half"`` uses the bases of ``"mixed"``.
+    """
+    precision = "mixed" if precision == "half" else precision
     d, names, parts = model.descriptor, model.type_map, []
     for embedding, pairs in d.unique_embeddings():
         basis = embedding.basis(precision)

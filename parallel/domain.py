@@ -13,6 +13,14 @@ from dpmd.kernels.neighbors import NeighborListBuilder
 _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
+#: beyond this the memory of any one machine is used up
+_MOST_IMAGES = 2e8
+
+
+class UnusableStructure(ValueError):
+    """Positions or a cell for which no neighbour list can be made; the message says why."""
+
+
 def complete_cell(cell, periodic):
     """The cell with unit vectors in place of missing (zero) open lattice vectors.
 
@@ -148,13 +156,34 @@ class SerialDomain:
     def n_ghosts(self):
         return len(self.positions) - self._n_local
 
+    def _check(self, system, inverse):
+        """Refuse what the loops over atoms and images cannot bear."""
+        fractions = system.positions @ inverse
+        if not (np.isfinite(fractions).all() and np.isfinite(system.cell).all()):
+            bad = system.ids[~np.isfinite(fractions).all(axis=1)]
+            raise UnusableStructure(f"positions or cell are not finite numbers (atoms {', '.join(map(str, bad[:5]))})")
+        if np.abs(fractions[:, system.periodic]).max(initial=0.0) > 1e9:
+            raise UnusableStructure(
+                "an atom is more than 1e9 cells away from the cell: its position has no digits left"
+            )
+        reach = 2 * (self.cutoff + self.skin) * np.linalg.norm(inverse, axis=0)
+        images = len(system.positions) * (np.prod(1 + reach * system.periodic) - 1)
+        if images > _MOST_IMAGES:
+            raise UnusableStructure(
+                f"the cell is so small that {len(system.positions)} atoms need {images:.2g} periodic images within "
+                f"{self.cutoff + self.skin:g} Å"
+            )
+
     def rebuild(self, system):
         """Wrap and sort the atoms, find ghosts and neighbours anew.
+
+        Raises :class:`UnusableStructure` for positions that are not finite, and for absurd cells.
 
         The order depends on positions and ids alone, not on what went before, so a run that
         rebuilds when it writes a checkpoint goes on exactly as one that starts from it.
         """
         inverse = np.linalg.inv(system.cell)
+        self._check(system, inverse)
         reach = self.cutoff + self.skin
         _wrap(system.positions, system.images, system.cell, inverse, system.periodic)
         if len(system.positions):

@@ -89,7 +89,9 @@ def counted(operators, neighbors_in_list, neighbors):
     d, f = operators.model.descriptor, operators.model.fitting
     fitting = 4 * sum(layer.weight.size for layer in f.networks[0].layers)
     basis = operators.n_basis
-    embedding = 2 * 28 * neighbors * (basis or d.n_embedding) + (24 * d.n_types * basis + 24 * d.axis_neuron) * d.n_embedding
+    embedding = (
+        2 * 28 * neighbors * (basis or d.n_embedding) + (24 * d.n_types * basis + 24 * d.axis_neuron) * d.n_embedding
+    )
     item = 8 if operators.precision == "double" else 4
     inputs = {"double": 8, "mixed": 4, "half": 2}[operators.precision]
     hidden = sum(layer.n_out for layer in f.networks[0].layers[:-1])

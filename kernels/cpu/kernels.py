@@ -508,7 +508,7 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
     if exact is not None:
         exact_rows = exact.rows[share]
     timers, pages = results.timers[share], load.pages[share]
-    most = energies.size  # rows of a block
+    most = runs.shape[0]  # rows of a block
     near_stride, far_stride, stride_D = near.size // (4 * most), far.size // (4 * most), D.size // most
     forces = results.forces[load.page_start[share] : load.page_start[share + 1]]
     of_atoms = results.atomic_virials[load.page_start[share] : load.page_start[share + 1]]
@@ -531,7 +531,7 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
             if centre[FAR_WIDTH] > 0:
                 multiply(
                     far, far_stride, model.fit_numbers[centre[EXPAND] :], centre[FAR_WIDTH], model.padding.shape[2],
-                    near, near_stride, 4 * rows,
+                    near, near_stride, 4 * rows, centre[FAR_WIDTH],
                 )  # fmt: skip
             else:
                 near[: 4 * n * near_stride] = 0
@@ -558,7 +558,7 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
         if centre[FAR_WIDTH] > 0 and not centre[FOLDED]:
             multiply(
                 to_near, near_stride, model.fit_numbers[centre[CONTRACT] :], n_features, centre[FAR_WIDTH],
-                to_far, far_stride, 4 * rows,
+                to_far, far_stride, 4 * rows, n_features,
             )  # fmt: skip
         _gradient_segments(
             model, n, a, pairs, integers, runs, to_near, near_stride, to_far, far_stride, exact_rows, to_entries
@@ -568,7 +568,7 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
             i = atoms[q]
             results.energies[i] += energies[q]
             _forces(
-                i, pairs, integers, to_entries, runs[q, 0], runs[q, runs.shape[1] - 1], model.switch,
+                i, pairs, integers, to_entries, runs[q, 0], runs[q, 2 * model.sel.size], model.switch,
                 model.statistics[a], pages, forces, results.virials[i], of_atoms, want_atomic,
             )  # fmt: skip
         t7 = read_clock(clock, clock_id)

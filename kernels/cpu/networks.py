@@ -19,6 +19,7 @@ from .packing import (
     N_IN,
     N_OUT,
     SKIP,
+    STEP,
     TIMESTEP,
     WIDTH_IN,
     WIDTH_OUT,
@@ -41,13 +42,13 @@ def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, sl
 
     half : weights in bfloat16, or None (it is compiled for either); rounded : scratch for the inputs.
     """
-    width = layer[WIDTH_OUT]
+    width, step = layer[WIDTH_OUT], layer[STEP]
     in_half = layer[HALF_FORWARD] >= 0
-    if half is not None:
+    if half is not None:  # noqa: SIM102 (numba leaves code out by this condition alone)
         if in_half:
-            multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows)
+            multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows, step)
     if not in_half:
-        multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows)
+        multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows, step)
     bias = numbers[layer[BIAS] : layer[BIAS] + width]
     for i in range(rows):
         row = y[i * width : (i + 1) * width]
@@ -94,7 +95,7 @@ def energy_and_gradient(
     for i in range(rows):
         gradient[i * stride] = 1
     for layer in range(last - 1, first - 1, -1):
-        n_in, n_out = layers[layer, N_IN], layers[layer, N_OUT]
+        n_in, n_out, step = layers[layer, N_IN], layers[layer, N_OUT], layers[layer, STEP]
         width_in, width = layers[layer, WIDTH_IN], layers[layer, WIDTH_OUT]
         position -= 2 * rows * width
         slope = work[position + rows * width : position + 2 * rows * width]
@@ -102,12 +103,12 @@ def energy_and_gradient(
             slope[k] *= gradient[k]
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
         in_half = layers[layer, HALF_BACKWARD] >= 0
-        if half is not None:
+        if half is not None:  # noqa: SIM102
             if in_half:
                 weights = half[layers[layer, HALF_BACKWARD] :]
-                multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows)
+                multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows, step)
         if not in_half:
-            multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows)
+            multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows, step)
         for copy in range(layers[layer, SKIP]):
             for i in range(rows):
                 for k in range(n_in):
@@ -151,7 +152,7 @@ def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
         new_values = work[spare_value * room : (spare_value + 1) * room]
         new_slopes = work[spare_slope * room : (spare_slope + 1) * room]
         derivative = work[4 * room : 5 * room]
-        multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows)
+        multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows, n_in)
         _layer_forward(
             numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, rows
         )

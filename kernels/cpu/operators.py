@@ -1,6 +1,7 @@
 """The CPU implementation of the operators: packed parameters, blocks, threads, scratch."""
 
 import logging
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,15 +14,32 @@ from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
 from .matrix import TILE_ROWS
 from .networks import embedding_scratch, fitting_scratch
-from .packing import WIDTH_IN, pack_model
-from .simd import HAS_BFLOAT16, lanes, round_up
+from .packing import N_IN, WIDTH_IN, pack_model
+from .simd import HAS_BFLOAT16, aligned_zeros, lanes, round_up
 
 log = logging.getLogger(__name__)
 
-#: centres per block: enough rows for an efficient matrix product, few enough for the caches
-BLOCK = 64
-#: with exact embeddings a table row is kept per pair, so blocks are smaller
-EXACT_BLOCK = 8
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a step is cut so that what a thread works on fits the fast memory.
+
+    atoms : centres per block, best a multiple of 8.  More make matrix products longer, fewer take less
+        memory: everything of a block is kept from its pairs to its forces.
+    depth : rows of a weight matrix that are read together, three vectors wide.
+    exact_atoms : centres per block with exact embeddings, where a table row is kept per pair.
+
+    For cores with a small local memory, such as the 256 KiB of a Sunway SW26010-Pro, use
+    ``Tiling(atoms=16, depth=128)`` in mixed precision: :meth:`CpuOperators.working_set` counts
+    240 kB for copper (182 neighbours within 8 Å) beside the tables, of which a row of 6 x 30 numbers is
+    read per neighbour.
+    """
+
+    atoms: int = 64
+    depth: int = 512
+    exact_atoms: int = 16
+
 
 _types = {"double": np.float64, "mixed": np.float32, "half": np.float32}
 #: whose low-rank bases a mode uses
@@ -35,22 +53,22 @@ class CpuOperators:
     precision : ``"double"``, everything in float64; ``"mixed"``, geometry differences and sums in
         float64, tables and networks in float32; ``"half"``, as mixed with the inputs of the fitting
         networks' matrix products rounded to bfloat16 (on CPUs that compute with it, else as mixed).
-    threads : default all cores of the affinity mask.
+    threads : default all cores of the affinity mask; tiling : :class:`Tiling`.
 
     The result is the same to the last bit for the same number of threads.
     """
 
-    def __init__(self, model, precision="double", threads=None):
+    def __init__(self, model, precision="double", threads=None, tiling=Tiling()):
         if precision not in _types:
             raise ValueError(f"precision {precision!r} is not one of {', '.join(_types)}")
         self.model, self.precision = model, precision
-        self.threads = threads or available_cores()
+        self.threads, self.tiling = threads or available_cores(), tiling
         self._dtype = dtype = _types[precision]
         d = model.descriptor
         half = precision == "half" and HAS_BFLOAT16
         if precision == "half" and not half:
             log.warning("this CPU has no bfloat16 arithmetic: precision half computes as mixed does")
-        self._packed = packed = pack_model(model, dtype, _bases[precision], half)
+        self._packed = packed = pack_model(model, dtype, _bases[precision], half, tiling.depth)
         self._arrays = kernels.ModelArrays(
             switch=np.array([d.switch_start, d.switch_end, 1 / d.switch_width, d.protection]),
             statistics=np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std], axis=1),
@@ -73,11 +91,21 @@ class CpuOperators:
         #: seconds per phase (geometry, embedding, descriptor, fitting, force), averaged over threads
         self.seconds = dict.fromkeys(kernels.PHASES, 0.0)
 
+    def working_set(self):
+        """Bytes that one thread works on during a block, and the tables that all share: {name: bytes}.
+
+        Known after the first evaluation, since scratch grows with the neighbours of a block.
+        """
+        lane = lanes(np.dtype(self._dtype))
+        panel = 3 * lane * min(self.tiling.depth, int(self._packed.fitting.layers[:, N_IN].max()))
+        counted = {name: array[0].nbytes for name, array in self._scratch._asdict().items()}
+        return counted | {"weights": panel * np.dtype(self._dtype).itemsize, "tables": self._packed.tables.nbytes}
+
     # ------------------------------------------------------------------ planning
 
     def _share_out(self, types, neighbors):
         """Cut the centres of each type into equal contiguous shares, and shares into blocks."""
-        block = EXACT_BLOCK if self._packed.exact.layers.size else BLOCK
+        block = self.tiling.exact_atoms if self._packed.exact.layers.size else self.tiling.atoms
         per_share = [[] for _ in range(self.threads)]
         by_type = []
         position = 0
@@ -131,8 +159,8 @@ class CpuOperators:
         near, far = (4 * rows * (width + lane) for width in (packed.near_width, packed.far_width))
         inputs = int(packed.fitting.layers[:, WIDTH_IN].max(initial=0))
 
-        def room(*shape, dtype=dtype):
-            return np.zeros((threads, *shape), dtype)
+        def room(*shape, dtype=dtype):  # per thread; slices stay aligned
+            return aligned_zeros((threads, *shape[:-1], round_up(shape[-1], 16)), dtype)
 
         self._scratch = kernels.Scratch(
             pairs=room(kernels.PAIR_NUMBERS, n_pairs),
@@ -205,7 +233,8 @@ class CpuOperators:
         self._timers.fill(0.0)
         run_shares(
             kernels.evaluate_share, self.threads, self._arrays, self._exact, self._packed.fitting.half,
-            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials, CLOCK_ADDRESS, CLOCK_ID,
+            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials,
+            CLOCK_ADDRESS, CLOCK_ID,
         )  # fmt: skip
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces

@@ -10,7 +10,7 @@ from dpmd.models.tables import evaluate_table, radius_of_input
 
 from .activations import activation_code
 from .matrix import pack_matrix, pack_matrix_half
-from .simd import lanes, round_up
+from .simd import aligned_zeros, lanes, round_up
 
 #: layers with fewer inputs or outputs gain nothing from bfloat16
 _SMALLEST_HALF = 32
@@ -19,6 +19,7 @@ _skips = {"none": 0, "add": 1, "double": 2}
 # columns of a layer's row in PackedNetworks.layers: places of the packed W and W^T, sizes, ...
 FORWARD, BACKWARD, N_IN, N_OUT, WIDTH_IN, WIDTH_OUT, BIAS, TIMESTEP, SKIP, ACTIVATION = range(10)
 HALF_FORWARD, HALF_BACKWARD = 10, 11  # places of W and W^T in bfloat16, or -1
+STEP = 12  # rows of W that the tiles of a product go through together
 # columns of a segment's row in PackedModel.segments: place of the table, first column of its features
 BASE, WIDTH, COLUMN, N_FINE, N_COARSE = range(5)
 # and of its numbers
@@ -41,8 +42,9 @@ class _Numbers:
         return self.size - self.parts[-1].size
 
     def joined(self):
-        # vectors may be read past the end
-        return np.concatenate([*self.parts, np.zeros(64, self.dtype)])
+        result = aligned_zeros(self.size + 64, self.dtype)  # vectors may be read past the end
+        np.concatenate([*self.parts, np.zeros(64, self.dtype)], out=result)
+        return result
 
 
 @dataclass
@@ -50,7 +52,7 @@ class PackedNetworks:
     """Networks in one flat array.
 
     numbers : packed weights, biases and timesteps; half : int32, weights in bfloat16, or None;
-    layers : (layers, 12) int64, see above; activation_parameters : (layers, 3);
+    layers : (layers, 13) int64, see above; activation_parameters : (layers, 3);
     first : (networks + 1,) first layer of each network.
     """
 
@@ -61,10 +63,11 @@ class PackedNetworks:
     first: np.ndarray
 
 
-def pack_networks(networks, dtype, numbers=None, half=False):
+def pack_networks(networks, dtype, numbers=None, half=False, step=1024):
     """Pack a list of :class:`dpmd.models.Network`; None entries get no layers.
 
-    numbers : a :class:`_Numbers` to append to; half : also pack large weights in bfloat16.
+    numbers : a :class:`_Numbers` to append to; half : also pack large weights in bfloat16;
+    step : see :func:`dpmd.kernels.cpu.matrix.multiply`.
     """
     lane = lanes(np.dtype(dtype))
     numbers, halves = numbers or _Numbers(dtype), _Numbers(np.int32)
@@ -81,14 +84,14 @@ def pack_networks(networks, dtype, numbers=None, half=False):
                 numbers.put(pack_matrix(layer.weight, dtype)), numbers.put(pack_matrix(layer.weight.T, dtype)),
                 layer.n_in, layer.n_out, width_in, width, numbers.put(np.pad(layer.bias, padding)),
                 -1 if layer.timestep is None else numbers.put(np.pad(layer.timestep, padding)),
-                _skips[layer.skip], code, *in_half,
+                _skips[layer.skip], code, *in_half, step,
             ])  # fmt: skip
             parameters.append(extra)
         first.append(len(layers))
     return PackedNetworks(
         numbers.joined(),
         halves.joined() if half else None,
-        np.array(layers, np.int64).reshape(-1, 12),
+        np.array(layers, np.int64).reshape(-1, 13),
         np.array(parameters, float).reshape(-1, 3),
         np.array(first, np.int64),
     )
@@ -181,11 +184,11 @@ def _with_inputs(network, input_map):
     return Network((DenseLayer(input_map, np.zeros(first.n_in), None, "linear"), *network.layers))
 
 
-def pack_model(model, dtype, precision, half=False):
+def pack_model(model, dtype, precision, half=False, step=1024):
     """Pack a model; pairs with a table use it, others their exact network.
 
     precision : whose low-rank bases to use, where the model has any; half : fitting networks also
-    in bfloat16.
+    in bfloat16; step : see :func:`dpmd.kernels.cpu.matrix.multiply`.
     """
     d, fitting = model.descriptor, model.fitting
     lane, n = lanes(np.dtype(dtype)), d.n_types
@@ -258,5 +261,6 @@ def pack_model(model, dtype, precision, half=False):
         fit_networks.append(network)
     return PackedModel(
         split, pair_networks, segments, segment_numbers, padding, centres, tables.joined(),
-        pack_networks(embedding_networks, dtype), pack_networks(fit_networks, dtype, numbers, half), near_width, widest,
+        pack_networks(embedding_networks, dtype), pack_networks(fit_networks, dtype, numbers, half, step),
+        near_width, widest,
     )  # fmt: skip

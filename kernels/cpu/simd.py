@@ -23,6 +23,7 @@ from functools import update_wrapper
 from inspect import signature
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -32,29 +33,40 @@ INT32, INT64 = ir.IntType(32), ir.IntType(64)
 #: rewriting that is allowed: no flags that assume finite numbers, a diverging run must show as NaN
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
 #: of numba, for every compiled function of the CPU kernels
-OPTIONS = {"cache": True, "nogil": True, "fastmath": {*FLAGS, "afn"}, "error_model": "numpy", "boundscheck": False}
+OPTIONS = {
+    "cache": True, "nogil": True, "fastmath": {*FLAGS, "afn"}, "error_model": "numpy", "boundscheck": False,
+    # all in one piece: a function that stayed separate could be bound, in the process that compiles it, to a copy
+    # optimised differently from the one in the cache, and sums would differ in their last bits
+    "forceinline": True,
+}  # fmt: skip
 
 
 def _machine():
-    """Bytes per vector and number of vector registers of the machine that code is compiled for."""
+    """Bytes per vector, number of vector registers, and whether there are products of bfloat16.
+
+    Of the processor that numba compiles for.  SVE's width is only known on the machine itself;
+    the environment variable DPMD_VECTOR_BYTES overrides the width, to tune or to compile for
+    another machine.
+    """
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     features = {name[1:] for name in features.split(",") if name.startswith("+")}
+    width, registers = 16, 16
     if "avx512f" in features:
-        return 64, 32, "avx512bf16" in features
-    if "avx" in features:
-        return 32, 16, False
-    if "sve" in features:
-        try:
-            with open("/proc/sys/abi/sve_default_vector_length") as file:
+        width, registers = 64, 32
+    elif "avx" in features:
+        width = 32
+    elif "neon" in features or "sve" in features:
+        registers = 32
+        if "sve" in features and os.path.exists(_SVE_WIDTH):
+            with open(_SVE_WIDTH) as file:
                 width = min(int(file.read()), 64)
-        except (OSError, ValueError):
-            width = 16
-        if width > 16:
-            llvm.set_option("dpmd", f"--aarch64-sve-vector-bits-min={8 * width}")
-        return width, 32, False
-    return 16, 32 if "neon" in features else 16, False
+    width = int(os.environ.get("DPMD_VECTOR_BYTES", width))
+    if "sve" in features and width > 16:
+        llvm.set_option("dpmd", f"--aarch64-sve-vector-bits-min={8 * width}")
+    return width, registers, "avx512bf16" in features
 
 
+_SVE_WIDTH = "/proc/sys/abi/sve_default_vector_length"
 VECTOR_BYTES, REGISTERS, HAS_BFLOAT16 = _machine()
 
 
@@ -82,6 +94,14 @@ def lanes(dtype):
 def round_up(n, multiple):
     """The smallest multiple that is at least ``n``."""
     return -(-n // multiple) * multiple
+
+
+def aligned_zeros(shape, dtype):
+    """An array of zeros that begins where a vector may: loads that cross cache lines cost twice."""
+    n = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(n + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n].view(dtype).reshape(shape)
 
 
 class Value:
@@ -121,8 +141,8 @@ class Value:
     def __lt__(self, other):
         return self._compare("<", other)
 
-    def __ge__(self, other):
-        return self._compare(">=", other)
+    def __gt__(self, other):
+        return self._compare(">", other)
 
 
 class Pointer:

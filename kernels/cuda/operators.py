@@ -118,7 +118,11 @@ class CudaOperators:
     @property
     def description(self):
         """What is computed how, for the log."""
-        products = {PLAIN: str(self._dtype), HALF: "fp16 inputs, fp32 sums", SPLIT: "split bf16 (3 products), fp32 sums"}
+        products = {
+            PLAIN: str(self._dtype),
+            HALF: "fp16 inputs, fp32 sums",
+            SPLIT: "split bf16 (3 products), fp32 sums",
+        }
         tables = "full table rows"
         if self._exact:
             tables = "exact embedding networks"

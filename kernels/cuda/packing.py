@@ -243,7 +243,9 @@ def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
             n_in = d_stride
         else:
             if layer.skip == "double" and layer.n_in % 4:
-                raise ModelError("a doubling layer whose width is no multiple of 4 does not run on a GPU; use --device cpu")
+                raise ModelError(
+                    "a doubling layer whose width is no multiple of 4 does not run on a GPU; use --device cpu"
+                )
             weight = _pad(layer.weight, n_in, n_out)
         code, parameters = activation_code(layer.activation)
         layers.append(

@@ -1,5 +1,9 @@
 """Bad input: a clear message, exit code 2 before anything runs, 1 in mid-run."""
 
+import json
+import subprocess
+import sys
+
 import ase.io
 import numpy as np
 import pytest
@@ -35,11 +39,31 @@ def rewrite(change):
         ({"structure": {"velocities": "file"}}, ["has no velocities"]),
         ({"structure": {"velocities": "zero"}, "ensemble": {"type": "nvt"}}, ["all velocities are zero"]),
         ({"output": [{"file": "a.pdb", "every": 1}]}, ["a.pdb", "suffix"]),
-        ({"output": [{"file": "a.traj", "every": 1}, {"file": "a.traj", "every": 2}]}, ["two [[output]]"]),
-        ({"output": [{"file": "none/a.traj", "every": 1}]}, ["folder none does not exist"]),
+        (
+            {"output": [{"file": "a.traj", "every": 1}, {"file": "a.traj", "every": 2}]},
+            ["a trajectory and a trajectory are the same file"],
+        ),
+        ({"output": [{"file": "none/a.traj", "every": 1}]}, ["folder that does not exist"]),
         ({"output": [{"every": 1}]}, ["lacks 'file'"]),
-        ({"structure": {"index": 7}}, ["cannot be read"]),
+        ({"structure": {"index": 7}}, ["no frame 7"]),
         ({"run": {"continue": True}}, ["no checkpoint"]),
+        ({"run": {"seed": 2**64}}, ["seed", "out of range"]),
+        ({"run": {"threads": 10**6}}, ["threads", "at most 4096"]),
+        ({"run": {"name": "nodir/x"}}, ["the log", "folder that does not exist"]),
+        ({"checkpoint": {"file": "nodir/x.h5"}}, ["the checkpoint", "folder that does not exist"]),
+        ({"checkpoint": {"file": "run.thermo.csv"}}, ["the checkpoint and the thermo table are the same file"]),
+        ({"checkpoint": {"file": "model"}}, ["the checkpoint and the model are the same file"]),
+        ({"output": [{"file": "start.extxyz", "every": 1}]}, ["and the structure are the same file"]),
+        ({"output": [{"file": "run.toml", "every": 1, "format": "extxyz"}]}, ["and the input file are the same"]),
+        ({"output": [{"file": "./run.log", "every": 1, "format": "extxyz"}]}, ["and the log are the same file"]),
+        ({"output": [{"file": "a" * 300 + ".traj", "every": 1}]}, ["no usable file name"]),
+        ({"structure": {"file": "x" * 5000}}, ["structure file"]),
+        ({"structure": {"masses_u": 5}}, ["masses_u must be like"]),
+        ({"structure": {"masses_u": {"Zz": 1.0}}}, ["'Zz' is not a chemical symbol"]),
+        ({"structure": {"elements": ["O", "H"]}}, ["elements names the types of LAMMPS data files"]),
+        ({"structure": {"replicate": [10000, 10000, 10000]}}, ["copies of 24 atoms"]),
+        ({"ensemble": {"temperature_K": float("inf")}}, ["temperature_K", "out of range"]),
+        ({"ensemble": {"type": "nvt", "relaxation_time_ps": 1e-5}}, ["shorter than the time step"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else value[0],
 )
@@ -51,6 +75,7 @@ def test_wrong_settings(water_run, tmp_path, changes, words):
     assert "Traceback" not in text
     assert not (tmp_path / "out.extxyz").exists()
     assert not (tmp_path / "run.thermo.csv").exists()
+    assert not (tmp_path / "run.log").exists()
 
 
 def test_every_mistake_is_listed_with_its_line(water_run):
@@ -106,6 +131,119 @@ def test_overlapping_atoms(water_run):
     assert code == 2
     assert "atoms overlap" in text
     assert "atoms 3 and 8" in text
+
+
+def test_two_spellings_of_one_file(water_run, tmp_path):
+    (tmp_path / "link.traj").symlink_to(tmp_path / "a.traj")
+    (tmp_path / "d").mkdir()
+    for other in ("link.traj", "d/../a.traj"):
+        code, text = water_run(output=[{"file": "a.traj", "every": 1}, {"file": other, "every": 1}])
+        assert code == 2
+        assert "are the same file" in text
+
+
+@pytest.mark.parametrize("name", ["out.extxyz", "run.log", "run.summary.json", "run.thermo.csv"])
+def test_no_file_of_the_user_is_overwritten(water_run, tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    code, text = water_run()
+    assert code == 2
+    assert name in text
+    assert (tmp_path / name).read_text() == "precious"
+
+
+@pytest.mark.parametrize("case", ["gone", "shorter", "other format", "new output exists", "damaged checkpoint"])
+def test_outputs_that_cannot_be_continued(water_run, tmp_path, case):
+    assert water_run()[0] == 0
+    changes = {"run": {"steps": 25}}
+    path = tmp_path / "out.extxyz"
+    before = path.read_bytes()
+    if case == "gone":
+        path.unlink()
+    if case == "shorter":
+        path.write_bytes(before[:100])
+    if case == "other format":
+        changes["output"] = [{"file": "out.extxyz", "every": 5, "format": "lammps-dump"}]
+    if case == "new output exists":
+        (tmp_path / "mine.traj").write_bytes(b"precious")
+        changes["output"] = [{"file": "mine.traj", "every": 5}]
+    if case == "damaged checkpoint":
+        checkpoint = tmp_path / "run.checkpoint.h5"
+        data = bytearray(checkpoint.read_bytes())
+        place = data.index(np.float64(0.0005).tobytes())  # the time step
+        data[place] ^= 1
+        checkpoint.write_bytes(data)
+    code, text = water_run("--continue", **changes)
+    assert code == 2, text
+    assert "Traceback" not in text
+    if case != "gone" and case != "shorter":
+        assert path.read_bytes() == before
+    if case == "new output exists":
+        assert (tmp_path / "mine.traj").read_bytes() == b"precious"
+
+
+def test_other_spelling_of_an_output_goes_on(water_run, tmp_path):
+    assert water_run()[0] == 0
+    output = [{"file": "./out.extxyz", "every": 5, "velocities": True, "forces": True}]
+    assert water_run("--continue", run={"steps": 30}, output=output)[0] == 0
+    assert len(ase.io.read("out.extxyz", index=":")) == 7
+
+
+def test_constraints_are_refused(water_run):
+    from ase.constraints import FixAtoms
+
+    water_run("--check")
+    atoms = ase.io.read("start.extxyz")
+    atoms.set_constraint(FixAtoms([0]))
+    ase.io.write("start.traj", atoms)
+    code, text = water_run(structure={"file": "start.traj"})
+    assert code == 2
+    assert "FixAtoms" in text
+
+
+@pytest.mark.parametrize("change", ["tiny cell", "far away"])
+def test_absurd_geometry(water_run, change):
+    water_run("--check")
+
+    def spoil(atoms):
+        if change == "tiny cell":
+            atoms.set_cell([0.01, 0.01, 0.01])
+        else:
+            atoms.positions[0] += 1e14
+
+    rewrite(spoil)
+    code, text = water_run()
+    assert code == 2
+    assert ("cell is so small" in text) or ("cells away" in text)
+
+
+def test_a_closed_pipe_does_not_end_the_run(water_run, tmp_path):
+    water_run("--check")
+    command = f"{sys.executable} -c 'from dpmd.cli import md_run; md_run()' run.toml | head -1"
+    subprocess.run(["bash", "-c", command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    assert json.loads((tmp_path / "run.summary.json").read_text())["steps"] == 20
+
+
+def test_a_full_disk_is_a_clear_stop(water_run, tmp_path):
+    water_run("--check", run={"steps": 400})
+    command = f"ulimit -f 40; exec {sys.executable} -c 'import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    command += "from dpmd.cli import md_run; md_run()' run.toml"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "File too large" in done.stderr
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_failure_is_in_the_log(water_run, tmp_path):
+    assert water_run(run={"steps": 500, "timestep_fs": 12.0}, ensemble={"temperature_K": 600.0})[0] == 1
+    assert "The worst atoms" in (tmp_path / "run.log").read_text()
+
+
+def test_file_names_with_at_signs_and_marked_encoding(water_run, tmp_path, small_water):
+    ase.io.write(tmp_path / "water@300 K.extxyz", small_water, format="extxyz")
+    assert water_run("--check", structure={"file": "water@300 K.extxyz"})[0] == 0
+    text = (tmp_path / "run.toml").read_text()
+    assert water_run("--check", text="\ufeff" + text)[0] == 0
 
 
 def test_singular_cell(water_run):

@@ -7,6 +7,7 @@ import sys
 import time
 
 import ase.io
+import h5py
 import numpy as np
 import pytest
 
@@ -20,7 +21,7 @@ def test_a_run_and_what_it_leaves(water_run, tmp_path, thermo_columns, small_wat
         ]
     )
     assert code == 0, text
-    for word in ("ns/day", "atom-steps/s", "Drift", "force: embedding", "neighbor", "precision double", "cutoff 6"):
+    for word in ("ns/day", "atom-steps/s", "drift", "force: embedding", "neighbor", "precision double", "cutoff 6"):
         assert word in text
     assert (tmp_path / "run.log").read_text().strip() == text.strip()
     thermo = thermo_columns("run.thermo.csv")
@@ -129,8 +130,9 @@ def test_stopped_from_outside_and_continued(water_run, tmp_path, how):
 
 def test_first_start_and_later_ones_agree(water_run, tmp_path, monkeypatch):
     """Kernels just compiled and kernels from the cache give the same bits."""
+    precision = {"run": {"precision": "mixed"}}
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
-    water_run("--check")
+    water_run("--check", **precision)
     results = []
     for _ in range(2):
         command = [sys.executable, "-c", "from dpmd.cli import md_run; md_run()", "run.toml", "--overwrite"]
@@ -144,6 +146,48 @@ def wait_for(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+def test_pressure_is_the_trace_of_its_tensor(water_run, thermo_columns):
+    assert water_run()[0] == 0
+    thermo = thermo_columns("run.thermo.csv")
+    trace = thermo["pxx_bar"] + thermo["pyy_bar"] + thermo["pzz_bar"]
+    assert trace / 3 == pytest.approx(thermo["pressure_bar"], rel=1e-12)
+
+
+def test_continuing_a_finished_run_is_nothing_to_do(water_run):
+    assert water_run()[0] == 0
+    code, text = water_run("--continue")
+    assert code == 0
+    assert "Nothing to do" in text
+
+
+def test_continuing_with_other_settings_says_so(water_run):
+    assert water_run()[0] == 0
+    code, text = water_run(
+        "--continue",
+        structure={"masses_u": {"H": 3.0}},
+        ensemble={"type": "nvt", "temperature_K": 500.0},
+        run={"steps": 22, "precision": "mixed"},
+    )
+    assert code == 0, text
+    assert "WARNING: structure.masses_u was {'H': 2.0} and is {'H': 3.0}, which is not used" in text
+    assert "WARNING: run.precision was 'double' and is 'mixed', which holds now" in text
+    assert "ensemble changes" in text
+
+
+def test_motion_as_a_whole_is_no_heat(water_run, thermo_columns, tmp_path):
+    water_run("--check")
+    atoms = ase.io.read("start.extxyz")
+    atoms.set_velocities(np.random.default_rng(0).normal(size=(24, 3)) * 0.05 + [0.4, 0, 0])
+    ase.io.write("start.extxyz", atoms, format="extxyz")
+    code, text = water_run(ensemble={"type": "nvt"})
+    assert code == 0
+    assert "moves as a whole" in text
+    assert thermo_columns("run.thermo.csv")["temperature_K"][0] < 5000
+    with h5py.File("run.checkpoint.h5") as file:
+        momentum = file["masses"][()] @ file["velocities"][()]
+    assert np.abs(momentum).max() < 1e-9
 
 
 def test_check_runs_nothing(water_run, tmp_path):

@@ -113,22 +113,20 @@ def compare(result, reference, limit):
 
 
 @pytest.mark.parametrize("few", [False, True], ids=["many", "few"])
-@pytest.mark.reference_cases(models=EMULATED, structures=["wcluster60_nopbc", "wsmall24_6.2A"])
-def test_emulated_double(reference_case, evaluate, emulated, few):
-    if reference_case.model.suffix == ".pth" and "_c" not in reference_case.model.stem:
-        pytest.skip("the same model as the .pb")
-    operators = CudaOperators(load(reference_case.model), "double", emulated, few=few)
-    compare(evaluate(operators, reference_case), reference_case.load(), 1e-9)
+@pytest.mark.parametrize("model", EMULATED)
+def test_emulated_double(model, find_cases, evaluate, emulated, few):
+    if few and model not in ("f_rect_nets", "f_faparam"):
+        pytest.skip("fitting networks are all that differs")
+    (case, *_) = find_cases(models=[model], structures=["wcluster60_nopbc" if few else "wsmall24_6.2A"])
+    compare(evaluate(CudaOperators(load(case.model), "double", emulated, few=few), case), case.load(), 1e-9)
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("mixed", 1e-5), ("half", 5e-4)])
-@pytest.mark.reference_cases(models=["water_md0", "f_faparam"], structures=["wcluster60_nopbc", "wsmall24_6.2A"])
-def test_emulated_single(reference_case, evaluate, emulated, precision, limit):
+def test_emulated_single(find_cases, evaluate, emulated, precision, limit):
     """rms error of forces over their rms, with split bf16 and with fp16 products."""
-    if reference_case.model.suffix != ".pb":
-        pytest.skip("the same model as the .pb")
-    operators = CudaOperators(tabulate(load(reference_case.model)), precision, emulated)
-    result, reference = evaluate(operators, reference_case), reference_case.load()
+    (case, *_) = find_cases(models=["f_faparam"], structures=["wcluster60_nopbc"])
+    operators = CudaOperators(tabulate(load(case.model)), precision, emulated)
+    result, reference = evaluate(operators, case), case.load()
     rms = np.sqrt((reference["force"] ** 2).mean())
     assert np.sqrt(((result["forces"] - reference["force"]) ** 2).mean()) < limit * max(rms, 0.1)
 
@@ -233,8 +231,8 @@ def assert_same(on_cpu, on_device, limit):
 
 
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
-@pytest.mark.parametrize("structure", ["wcluster60_nopbc", "wsmall24_6.2A"])
-def test_emulated_trajectories(structure, ensemble, find_cases, emulated):
+def test_emulated_trajectories(ensemble, find_cases, emulated):
+    structure = "wcluster60_nopbc" if ensemble == "langevin" else "wsmall24_6.2A"
     (case, *_) = find_cases(models=["water_md0_c"], structures=[structure])
     assert_same(*both(case, emulated, ensemble, 12), 1e-11)
 
@@ -250,7 +248,9 @@ def test_gpu_double(reference_case, evaluate, gpu, few, operators_of):
         return CudaOperators(model, "double", gpu, few=few)
 
     limit = 1e-6 if reference_case.model.stem == "f_float32" else 1e-9
-    compare(evaluate(operators_of(reference_case.model, kind, lambda m: m), reference_case), reference_case.load(), limit)
+    compare(
+        evaluate(operators_of(reference_case.model, kind, lambda m: m), reference_case), reference_case.load(), limit
+    )
 
 
 @pytest.mark.gpu
@@ -266,7 +266,8 @@ def test_gpu_tabulated(reference_case, evaluate, gpu):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["water", "copper"])
 @pytest.mark.parametrize(
-    ("precision", "low_rank", "limit"), [("double", False, 1e-9), ("double", True, 1e-8), ("mixed", True, 1e-5), ("half", True, 5e-4)]
+    ("precision", "low_rank", "limit"),
+    [("double", False, 1e-9), ("double", True, 1e-8), ("mixed", True, 1e-5), ("half", True, 5e-4)],
 )
 def test_gpu_trained(name, precision, low_rank, limit, gpu):
     force, largest, energy = trained(name, gpu, precision, low_rank, EXAMPLES / name / f"{name}.extxyz")
