@@ -1,8 +1,12 @@
-"""The ASE calculator."""
+"""The ASE calculator.
 
+This module is imported by whoever lists ASE's calculators, so the engine loads only with the first
+:class:`DP` that is made.
+"""
+
+import numpy as np
 from ase.calculators.calculator import Calculator, all_changes
 
-from .potential import Potential, assign_types
 from .units import stress_from_virial
 
 
@@ -15,12 +19,16 @@ class DP(Calculator):
     device, precision, threads, skin : see :class:`dpmd.Potential`.
     fparam, aparam : frame and atomic parameters, for models that have them.
 
-    Results: energy, free_energy (eV), forces (eV/Å), stress (eV/Å^3, tension positive, Voigt;
-    only where all three directions are periodic), energies (eV per atom), virial (3, 3) eV,
-    stresses (eV/Å^3 per atom, of the atomic virials over the cell volume).
+    Results: energy, free_energy (eV), forces (eV/Å), stress (eV/Å^3, tension positive, Voigt xx yy zz
+    yz xz xy; for structures that are periodic in some direction and have a full cell), energies (eV
+    per atom), virial (3, 3) eV, stresses (eV/Å^3 per atom, of the atomic virials over the cell volume).
+
+    Neighbour lists are kept between calls while atoms stay within half the skin.  Raises
+    :class:`dpmd.errors.InputError`, a ValueError, for elements that the model lacks.
     """
 
     implemented_properties = ["energy", "free_energy", "forces", "stress", "energies", "stresses", "virial"]
+    name = "DP"
 
     def __init__(
         self,
@@ -39,25 +47,57 @@ class DP(Calculator):
         aparam=None,
         **kwargs,
     ):
+        from .potential import Potential
+
         super().__init__(label=label, **kwargs)
         if head is not None:
             raise ValueError(f"head={head!r}: models with several heads are not supported; freeze one head first")
         self.potential = Potential(model, device, precision, threads, skin=skin)
-        names = type_map or self.potential.type_map
-        if type_dict:
-            names = sorted(type_dict, key=type_dict.get)
-        self.type_map = tuple(names)
+        self.type_map = dict(type_dict) if type_dict else tuple(type_map or self.potential.type_map)
         self.fparam, self.aparam = fparam, aparam
+        #: Å^3, 0 where there is no stress; kept while the cell stays
+        self._volume = None
+        self._numbers = self._types = None
+
+    def _types_of(self, atoms):
+        """Model types (n,), looked up again only when the elements change."""
+        if self._numbers is None or not np.array_equal(atoms.numbers, self._numbers):
+            from .potential import assign_types
+
+            self._types = assign_types(atoms.symbols, self.type_map)
+            self._numbers = atoms.numbers.copy()
+        return self._types
+
+    def check_state(self, atoms, tol=1e-15):
+        """What has changed since the last calculation, of what the model depends on.
+
+        ASE's own comparison, within a tolerance, takes longer than the rest of the calculator.
+        """
+        if self.atoms is None:
+            return list(all_changes)
+        known = self.atoms
+        pairs = (
+            ("positions", known.positions, atoms.positions),
+            ("numbers", known.numbers, atoms.numbers),
+            ("cell", known.cell.array, atoms.cell.array),
+            ("pbc", known.pbc, atoms.pbc),
+        )
+        return [name for name, old, new in pairs if old.shape != new.shape or (old != new).any()]
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
-        super().calculate(atoms, properties, system_changes)
-        types = assign_types(self.atoms.symbols, self.type_map)
+        """What ASE calls; all results but ``stresses`` come with every evaluation."""
+        if atoms is not None:
+            self.atoms = atoms.copy()
+        atoms = self.atoms
         per_atom = "stresses" in properties
-        result = self.potential.evaluate(self.atoms, self.fparam, self.aparam, atomic_virials=per_atom, types=types)
+        result = self.potential.evaluate(
+            atoms, self.fparam, self.aparam, atomic_virials=per_atom, types=self._types_of(atoms)
+        )
         self.results = {name: result[name] for name in ("energy", "forces", "energies", "virial")}
         self.results["free_energy"] = result["energy"]
-        if self.atoms.pbc.all():
-            volume = self.atoms.get_volume()
-            self.results["stress"] = stress_from_virial(result["virial"], volume)
+        if "cell" in system_changes or "pbc" in system_changes or self._volume is None:
+            self._volume = abs(np.linalg.det(atoms.cell.array)) if atoms.pbc.any() else 0.0
+        if self._volume > 0:
+            self.results["stress"] = stress_from_virial(result["virial"], self._volume)
             if per_atom:
-                self.results["stresses"] = stress_from_virial(result["virials"], volume)
+                self.results["stresses"] = stress_from_virial(result["virials"], self._volume)

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 import traceback
-from pathlib import Path
 
 from . import __version__
 from .errors import InputError, RunError
@@ -117,41 +116,10 @@ def md_run(arguments=None):
 # --------------------------------------------------------------------- dpmd
 
 
-def _info(options):
-    from dpmd.models import ModelError, load
-    from dpmd.models.describe import describe
-
-    try:
-        print(describe(load(options.model)))
-    except ModelError as error:
-        raise InputError(str(error)) from error
-    return 0
-
-
-def _compress(options):
-    from .compress import compress
-
-    compress(options.model, options.output, options.structure, options.overwrite)
-    return 0
-
-
 def _dpmd(arguments):
-    parser = argparse.ArgumentParser(prog="dpmd", description="Look at and prepare Deep Potential models.")
-    parser.add_argument("--version", action="version", version=f"dpmd {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    info = commands.add_parser("info", help="what a model file holds")
-    info.add_argument("model", type=Path, metavar="MODEL", help=".pb, .pth, .dp, .yaml or .dptab")
-    info.set_defaults(run=_info)
-    compress = commands.add_parser("compress", help="tabulate a model's embedding networks into a .dptab file")
-    compress.add_argument("model", type=Path, metavar="MODEL", help="model file")
-    compress.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.dptab", help="table file to write")
-    compress.add_argument(
-        "--structure", type=Path, help="structure on which to measure the error; default: one made for the purpose"
-    )
-    compress.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    compress.set_defaults(run=_compress)
-    options = parser.parse_args(arguments)
-    return options.run(options)
+    from .commands import main
+
+    return main(sys.argv[1:] if arguments is None else arguments)
 
 
 def dpmd(arguments=None):

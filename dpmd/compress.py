@@ -1,5 +1,6 @@
 """``dpmd compress``: tabulate a model and measure what that changes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import ase
@@ -7,9 +8,10 @@ import ase.io
 import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.models import ModelError, dptab, load
+from dpmd.models import ModelError, load
 from dpmd.models.lowrank import add_low_rank, describe_low_rank
 from dpmd.models.tables import tabulate
+from dpmd.models.writers import write
 from dpmd.parallel import SerialDomain
 
 from .errors import InputError
@@ -42,6 +44,11 @@ def trial_structure(model, n_atoms=96, seed=7):
     return ase.Atoms(symbols, placed, cell=[length] * 3, pbc=True), types.astype(np.int32)
 
 
+def _as_compressed(model):
+    """The model with its tables marked as its own, so that they are written with it."""
+    return replace(model, descriptor=model.descriptor.map_embeddings(lambda e, _: replace(e, table_from_file=True)))
+
+
 def _evaluate(model, precision, atoms, types):
     system = System(
         np.arange(1, len(atoms) + 1), types, np.ones(len(atoms)), atoms.positions.copy(), np.zeros((len(atoms), 3)),
@@ -59,20 +66,22 @@ def _evaluate(model, precision, atoms, types):
 
 
 def compress(path, output, structure=None, overwrite=False, report=print):
-    """Write the table file of a model and report the error it makes.
+    """Write a tabulated copy of a model and report the error that the tables make.
 
+    output : ``.dptab``, or ``.dp`` or ``.yaml`` with the tables where DeePMD-kit keeps them.
     Raises InputError for models that cannot be read or tabulated, and for existing files.
     """
     output = Path(output)
     if output.exists() and not overwrite:
         raise InputError(f"{output} exists; choose another name or give --overwrite")
-    if output.suffix != ".dptab":
-        raise InputError(f"{output}: table files end in .dptab")
+    if output.suffix not in (".dptab", ".dp", ".yaml", ".yml"):
+        raise InputError(f"{output}: the suffix tells the format; choose .dptab, .dp or .yaml")
     if not output.parent.is_dir():
         raise InputError(f"{output}: the folder {output.parent} does not exist")
     try:
         model = load(path)
-        table = add_low_rank(tabulate(model))
+        table = tabulate(model)
+        table = add_low_rank(table) if output.suffix == ".dptab" else _as_compressed(table)
         if structure is not None:
             atoms = ase.io.read(structure)
             types = assign_types(atoms.symbols, model.type_map, structure)
@@ -80,7 +89,7 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         else:
             atoms, types = trial_structure(model)
             where = f"{len(atoms)} atoms at random"
-        dptab.write(table, output)
+        notes = write(table, output)
         loaded = load(output)
     except ModelError as error:
         raise InputError(str(error)) from error
@@ -88,9 +97,14 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         raise InputError(f"{error}") from error
     size = output.stat().st_size / 2**20
     report(f"{output}: {size:.1f} MiB, tables of {len(table.descriptor.unique_embeddings())} embedding networks")
-    for precision in ("double", "mixed"):
-        report(f"  {precision:7s} {describe_low_rank(loaded, precision)}")
-    energy, forces = _evaluate(model, "double", atoms, types)
+    for note in notes:
+        report(f"NOTE: {note}")
+    if output.suffix == ".dptab":
+        for precision in ("double", "mixed"):
+            report(f"  {precision:7s} {describe_low_rank(loaded, precision)}")
+    # which neighbours are kept beyond sel is a rule of the format, not an error of the tables
+    rule = replace(model.descriptor, shared_selection=loaded.descriptor.shared_selection)
+    energy, forces = _evaluate(replace(model, descriptor=rule), "double", atoms, types)
     rms = np.sqrt((forces**2).mean())
     report(f"Errors against the {'tables' if model.compressed else 'exact networks'} of {path}, on {where}:")
     for precision in ("double", "mixed"):

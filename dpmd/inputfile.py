@@ -33,7 +33,7 @@ class _Lines:
         return 1
 
 
-def _check_section(section, content, index, where):
+def check_section(section, content, index, where):
     """Namespace of one table's options, defaults filled in; collects every mistake before raising."""
     known = [option.name for option in section.options]
     mistakes = []
@@ -93,7 +93,7 @@ def parse(text, path):
                 mistakes.append(f"{where()}: {section.name} must be a section, {section.title}")
                 continue
             try:
-                checked.append(_check_section(section, table, index, where))
+                checked.append(check_section(section, table, index, where))
             except InputError as error:
                 mistakes.append(str(error))
         setattr(settings, section.name, checked if section.repeated else (checked or [None])[0])

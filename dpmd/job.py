@@ -17,7 +17,7 @@ from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
-from . import checkpoint, ensembles, files, preflight, structure
+from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
 from .devices import DeviceRun
 from .errors import InputError, RunError
 from .files import OutputFile
@@ -72,6 +72,7 @@ class Job:
             OutputFile(self.failure_path, "the frames of a failure", named),
             OutputFile(self.checkpoint_path, "the checkpoint", s.checkpoint.where("file")),
             *(OutputFile(Path(o.file), "a trajectory", o.where("file")) for o in s.output),
+            *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
         ]
 
     def _check_outputs(self):
@@ -384,10 +385,16 @@ class Job:
         hooks = [
             stop,
             Safety(
-                s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error",
+                s.run.max_displacement,
+                self.failure_path,
+                stop_on_overflow=s.run.on_overflow == "error",
                 every=1 if potential.device == "cpu" else GPU_SAFETY,
-            ),  # fmt: skip
+            ),
             *named.values(),
+            *(
+                trajectory_analysis.create(section, log, system.step if self.going_on else None)
+                for section in s.analysis
+            ),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]

@@ -164,7 +164,8 @@ SECTIONS = (
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
                 "positions and energies in float64; half: as mixed, fitting networks on "
-                "fp16 (GPU) or bfloat16 products (CPUs that have them)", choices=("double", "mixed", "half"), command_line=True,
+                "fp16 (GPU) or bfloat16 products (CPUs that have them)",
+                choices=("double", "mixed", "half"), command_line=True,
             ),
             Option(
                 "threads", int, None, "default: all cores that the process may use", minimum=1, maximum=4096,
@@ -239,6 +240,23 @@ SECTIONS = (
             Option("velocities", bool, False, "write velocities"),
             Option("forces", bool, False, "write forces"),
             Option("unwrap", bool, False, "positions as if atoms had not been wrapped into the cell"),
+        ),
+        repeated=True,
+    ),
+    Section(
+        "analysis",
+        "something computed during the run and written at its end; any number of these",
+        (
+            Option(
+                "type", str, REQUIRED, "rdf: radial distribution; coordination: numbers of neighbours; msd: mean "
+                "square displacement and diffusion; vacf: velocity autocorrelation; vdos: vibrational spectrum",
+                choices=("rdf", "coordination", "msd", "vacf", "vdos"),
+            ),
+            Option("file", str, None, "CSV file; default TYPE.csv"),
+            Option("every", int, 10, "steps between samples", "steps", minimum=1),
+            Option("first_step", int, 0, "earlier samples are left out", "steps", minimum=0),
+            Option("cutoff_A", float, None, "rdf, coordination: largest distance", "Å", minimum=0.1),
+            Option("bins", int, 200, "of the histogram of rdf", minimum=1),
         ),
         repeated=True,
     ),

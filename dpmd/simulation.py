@@ -47,8 +47,23 @@ class Hook:
         """After the last step, also when the run is stopped early."""
 
 
+class Callback(Hook):
+    """Calls ``function(simulation)`` every so many steps."""
+
+    def __init__(self, every, function):
+        self.every, self.function = every, function
+
+    def __call__(self, simulation):
+        self.function(simulation)
+
+
 class Simulation:
     """Atoms, forces and time.
+
+    >>> simulation = Simulation.from_atoms(atoms, "water.dp", ensemble="nvt", temperature_K=330)
+    >>> simulation.every(10, lambda s: print(s.system.step, s.system.energy))
+    >>> simulation.run(1000)
+    >>> simulation.resume(1000)
 
     system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
     domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
@@ -67,6 +82,35 @@ class Simulation:
         self.stop_reason = None
         #: True once a step was left by an error, so that the state belongs to no time
         self.failed = False
+
+    @classmethod
+    def from_atoms(cls, atoms, model, **options):
+        """A simulation of ASE Atoms with a model file; see :func:`dpmd.building.simulation` for the options."""
+        from .building import simulation
+
+        return simulation(atoms, model, **options)
+
+    def every(self, steps, function):
+        """Call ``function(simulation)`` every so many steps, and at the first one.
+
+        The arrays of ``simulation.system`` are the simulation's own, not copies: positions, velocities
+        and forces may be read and changed in place; to keep them, copy.  Atoms are in spatial order,
+        which changes now and then; ``system.ids`` tells who is who.  Returns the hook.
+        """
+        self.hooks.append(Callback(steps, function))
+        return self.hooks[-1]
+
+    def stop(self, reason="stopped by a callback"):
+        """End the run after the present step."""
+        self.stop_reason = reason
+
+    def resume(self, steps):
+        """Go on where the last run ended or was stopped; what was due at the present step is not done again.
+
+        After changing positions or the cell, call :meth:`run` instead.
+        """
+        self.stop_reason = None
+        self.run(steps, restarted=True)
 
     def compute_forces(self):
         """Forces, energy and virial at the present positions; lists and ghosts brought up to date."""

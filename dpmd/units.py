@@ -18,13 +18,13 @@ MASS_VELOCITY = 1.66053906660e-27 * 1e4 / 1.602176634e-19
 #: bar per eV/Å^3
 BAR = 1602176.634
 
-_VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+_VOIGT = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
 
 
 def stress_from_virial(virial, volume):
     """ASE stress (6,) in eV/Å^3 from a virial (3, 3) in eV and a volume in Å^3."""
     symmetric = (virial + np.swapaxes(virial, -1, -2)) / 2
-    return np.stack([-symmetric[..., a, b] for a, b in _VOIGT], axis=-1) / volume
+    return symmetric[..., _VOIGT[0], _VOIGT[1]] / -volume
 
 
 def pressure(kinetic_energy, virial, volume):

@@ -67,6 +67,12 @@ def resolve_parameters(model, n_centres, frame_parameters, atomic_parameters, sy
     offsets = np.array([0, n_centres] if system_offsets is None else system_offsets, np.int64)
     n_systems = len(offsets) - 1
     columns = []
+    for name, given, wanted in (
+        ("frame parameters (fparam)", frame_parameters, fitting.n_fparam),
+        ("atomic parameters (aparam)", atomic_parameters, fitting.n_aparam),
+    ):
+        if given is not None and not wanted:
+            raise ModelError(f"{model.source.path}: the model takes no {name}, but {np.size(given)} are given")
     if fitting.n_fparam:
         given = fitting.default_fparam if frame_parameters is None else frame_parameters
         if given is None:

@@ -162,10 +162,11 @@ def run(device, potential, name, precision, n_wanted, options):
     }  # fmt: skip
     parts = "  ".join(f"{phase.replace('embedding ', '')} {value:.1f}" for phase, value in phases.items())
     print(
-        f"{name:6s} {n:9d} {precision:6s} {record['ns_per_atom_step']:8.2f} ns/atom/step {record['ms_per_step']:9.3f} "
-        f"ms/step {record['ns_per_day']:8.1f} ns/day | {parts} | rebuild {1e3 * rebuild:.2f} ms every "
-        f"{record['rebuild_interval']:.1f} | fit {record['fitting_tflops']:.0f} TFLOP/s | {record['bytes_per_atom']:.0f} "
-        f"B/atom | T {after['temperature_K']:.0f} K drift {record['drift_eV_per_atom']:.1e} eV/atom",
+        f"{name:6s} {n:9d} {precision:6s} {record['ns_per_atom_step']:8.2f} ns/atom/step "
+        f"{record['ms_per_step']:9.3f} ms/step {record['ns_per_day']:8.1f} ns/day | {parts} | "
+        f"rebuild {1e3 * rebuild:.2f} ms every {record['rebuild_interval']:.1f} | "
+        f"fit {record['fitting_tflops']:.0f} TFLOP/s | {record['bytes_per_atom']:.0f} B/atom | "
+        f"T {after['temperature_K']:.0f} K drift {record['drift_eV_per_atom']:.1e} eV/atom",
         flush=True,
     )
     return record

@@ -24,14 +24,15 @@ def main(name="copper"):
     for key, color in (("potential_eV", "tab:blue"), ("kinetic_eV", "tab:red"), ("total_eV", "black")):
         axes[0].plot(column["time_ps"], change[key], color=color, label=key.split("_")[0])
     axes[0].set(xlabel="time / ps", ylabel="meV/atom", title="Kinetic becomes potential energy")
-    axes[0].legend(frameon=False)
+    axes[0].legend(frameon=False, loc="center right")
     axes[1].plot(column["time_ps"], change["total_eV"], color="black")
     axes[1].set(xlabel="time / ps", ylabel="meV/atom", title="Total energy, magnified")
     figure.savefig(f"{name}.png", dpi=150)
     late = column["temperature_K"][len(rows) // 4 :]
+    spread = np.ptp(change["total_eV"][len(rows) // 4 :])
     print(
         f"{name}.png: temperature settles at {late.mean():.0f} K; total energy within "
-        f"{np.ptp(change['total_eV']):.3f} meV/atom"
+        f"{spread:.3f} meV/atom"
     )
 
 

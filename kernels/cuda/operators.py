@@ -111,7 +111,7 @@ class CudaOperators:
             },
         )  # fmt: skip
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
-        self._step_key = self._partial = self._virials = None
+        self._step_key = self._partial = self._virials = self._host_list = None
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
@@ -458,13 +458,16 @@ class CudaOperators:
         atoms = np.zeros((len(positions), 4))
         atoms[:, :3] = positions
         atoms.view(np.int64)[:, 3] = np.arange(len(positions))
-        rows, counts = _as_rows(neighbors, types, n_types)
+        if neighbors is not self._host_list:
+            self._host_list, rows = neighbors, _as_rows(neighbors, types, n_types)
+            self._host_rows = [device.upload(array) for array in rows]
+        rows, counts = self._host_rows
         kind = types[:n].astype(np.int64)
         order = np.argsort(np.where(kind < 0, n_types, kind), kind="stable")
         work = Work(
             atoms=device.upload(atoms),
-            rows=device.upload(rows),
-            counts=device.upload(counts),
+            rows=rows,
+            counts=counts,
             centres=device.upload(order.astype(np.int32)),
             type_counts=[int((kind == t).sum()) for t in range(n_types)],
             forces=device.empty((len(positions), 4), np.int64),
