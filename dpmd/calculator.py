@@ -4,10 +4,26 @@ This module is imported by whoever lists ASE's calculators, so the engine loads 
 :class:`DP` that is made.
 """
 
+import ase
 import numpy as np
 from ase.calculators.calculator import Calculator, all_changes
 
 from .units import stress_from_virial
+
+_state_names = ("positions", "numbers", "cell", "pbc")
+
+
+def _state_of(atoms):
+    """What the model depends on, as :data:`_state_names` names it; not copied."""
+    return atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc
+
+
+def _copied_state_of(atoms):
+    return tuple(values.copy() for values in _state_of(atoms))
+
+
+def _same(old, new):
+    return old.shape == new.shape and (old == new).all()
 
 
 class DP(Calculator):
@@ -68,27 +84,35 @@ class DP(Calculator):
             self._numbers = atoms.numbers.copy()
         return self._types
 
+    @property
+    def atoms(self):
+        """A copy of the structure of the last calculation, or None; made when it is asked for."""
+        if self._atoms is None and self._state is not None:
+            positions, numbers, cell, pbc = self._state
+            self._atoms = ase.Atoms(numbers, positions, cell=cell, pbc=pbc)
+        return self._atoms
+
+    @atoms.setter
+    def atoms(self, atoms):
+        self._atoms = atoms
+        self._state = None if atoms is None else _copied_state_of(atoms)
+
     def check_state(self, atoms, tol=1e-15):
         """What has changed since the last calculation, of what the model depends on.
 
         ASE's own comparison, within a tolerance, takes longer than the rest of the calculator.
         """
-        if self.atoms is None:
+        if self._state is None:
             return list(all_changes)
-        known = self.atoms
-        pairs = (
-            ("positions", known.positions, atoms.positions),
-            ("numbers", known.numbers, atoms.numbers),
-            ("cell", known.cell.array, atoms.cell.array),
-            ("pbc", known.pbc, atoms.pbc),
-        )
-        return [name for name, old, new in pairs if old.shape != new.shape or (old != new).any()]
+        pairs = zip(self._state, _state_of(atoms), strict=True)
+        return [name for name, (old, new) in zip(_state_names, pairs, strict=True) if not _same(old, new)]
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
         """What ASE calls; all results but ``stresses`` come with every evaluation."""
-        if atoms is not None:
-            self.atoms = atoms.copy()
-        atoms = self.atoms
+        if atoms is None:
+            atoms = self.atoms
+        else:
+            self._state, self._atoms = _copied_state_of(atoms), None
         per_atom = "stresses" in properties
         result = self.potential.evaluate(
             atoms, self.fparam, self.aparam, atomic_virials=per_atom, types=self._types_of(atoms)

@@ -23,6 +23,10 @@ from .simulation import Hook
 from .system import System
 
 FORMAT_VERSION = 1
+#: so often several ranks ask one another whether anyone was told to stop
+_STEPS_BETWEEN_TALKS = 10
+#: stands for the wall-time limit where signals have their numbers
+_LATE = 1000
 _arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
 
 
@@ -107,6 +111,8 @@ class Checkpoint(Hook):
     settings : kept, so that a continued run can tell what has changed.
     """
 
+    several_ranks = True
+
     def __init__(self, every, path, model_id, outputs, settings):
         self.every, self.path, self.model_id, self.outputs = every, Path(path), model_id, outputs
         self.settings = settings
@@ -122,11 +128,10 @@ class Checkpoint(Hook):
 
     def _write(self, simulation):
         simulation.domain.rebuild(simulation.system)
-        outputs = {k: {"position": hook.position(), "format": hook.format} for k, hook in self.outputs.items()}
-        ensemble = simulation.ensemble
-        write(
-            self.path, simulation.system, ensemble, ensemble.timestep, outputs, self.model_id, self.settings
-        )  # fmt: skip
+        whole, ensemble = simulation.system.whole(), simulation.ensemble
+        if whole is not None:
+            outputs = {k: {"position": hook.position(), "format": hook.format} for k, hook in self.outputs.items()}
+            write(self.path, whole, ensemble, ensemble.timestep, outputs, self.model_id, self.settings)
         self.written_at = simulation.system.step
 
     def finish(self, simulation):
@@ -142,6 +147,7 @@ class SoftStop(Hook):
     """
 
     every = 1
+    several_ranks = True
 
     def __init__(self, walltime=None):
         self.walltime, self.begin, self.signal = walltime, time.monotonic(), None
@@ -152,14 +158,22 @@ class SoftStop(Hook):
             if self.signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.signal = number
-            simulation.stop_reason = f"signal {signal.Signals(number).name}"
 
         for number in (signal.SIGINT, signal.SIGTERM):
             self._old[number] = signal.signal(number, handler)
 
     def __call__(self, simulation):
-        if self.walltime is not None and time.monotonic() - self.begin > self.walltime:
+        processes = simulation.system.processes
+        if processes.size > 1 and simulation.system.step % _STEPS_BETWEEN_TALKS:
+            return
+        late = self.walltime is not None and time.monotonic() - self.begin > self.walltime
+        # all ranks have to stop at the same step, whichever was told to
+        number = int(processes.largest(self.signal or (_LATE if late else 0)))
+        if number == _LATE:
             simulation.stop_reason = "wall-time limit"
+        elif number:
+            self.signal = number
+            simulation.stop_reason = f"signal {signal.Signals(number).name}"
 
     def finish(self, simulation):
         for number, handler in self._old.items():

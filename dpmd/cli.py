@@ -5,6 +5,8 @@ import os
 import sys
 import traceback
 
+import ase.parallel
+
 from . import __version__
 from .errors import InputError, RunError
 
@@ -17,24 +19,59 @@ _launchers = (
 )
 
 
-def _refuse_several_ranks():
-    """Stop instead of running N copies of the same job, each overwriting the others' files."""
-    for rank, size in _launchers:
-        if rank in os.environ and int(os.environ.get(size, "2")) > 1:
-            raise InputError(
-                f"started by an MPI launcher ({rank} is set) with several ranks, but this version of dpmd runs as one "
-                "process: each rank would run the whole job and overwrite the others' files. Start md-run without the "
-                "launcher; it uses all cores by threads (--threads N)"
-            )
+def _world():
+    """MPI's communicator of all ranks, or None for a process on its own.
+
+    Raises InputError where a launcher has started several ranks that cannot find one another:
+    each would run the whole job and overwrite the others' files.
+    """
+    launched = [rank for rank, size in _launchers if rank in os.environ and int(os.environ.get(size, "2")) > 1]
+    if not launched:
+        return None
+    started = f"started by an MPI launcher ({launched[0]} is set) with several ranks, but"
+    remedy = "Or start md-run without the launcher: it uses all cores by threads (--threads N)"
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"{started} mpi4py cannot be loaded ({error}). Install it with: pip install 'dpmd[mpi]' (brings an MPI and "
+            f"its mpiexec; with a system MPI: pip install mpi4py). {remedy}"
+        ) from error
+    if MPI.COMM_WORLD.size == 1:
+        library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
+        raise InputError(
+            f"{started} mpi4py uses another MPI ({library}), so that every rank is alone. Use the mpiexec of that MPI, "
+            f"or install mpi4py for the launcher's. {remedy}"
+        )
+    # ASE would notice mpi4py and read and write files by all ranks together; here root does that alone
+    ase.parallel.world.comm = ase.parallel.DummyMPI()
+    return MPI.COMM_WORLD
 
 
 def _guarded(function):
-    """Run a command; known errors become one clear message and an exit code."""
+    """Run a command; known errors become one clear message and an exit code.
+
+    With several ranks an error that only one of them has ends them all.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show Å must not end a run
     try:
         return function()
+    except BaseException as error:
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is None or mpi.COMM_WORLD.size == 1 or isinstance(error, SystemExit):
+            return _explain(error)
+        if any(getattr(each, "everywhere", False) for each in (error, error.__cause__)):
+            return _explain(error) if mpi.COMM_WORLD.rank == 0 else getattr(error, "exit_code", 1)
+        print(f"rank {mpi.COMM_WORLD.rank} failed and ends the job:", file=sys.stderr)
+        mpi.COMM_WORLD.Abort(_explain(error))
+
+
+def _explain(problem):
+    """Print what an exception means; returns the exit code."""
+    try:
+        raise problem
     except (InputError, RunError) as error:
         label = "ERROR" if isinstance(error, InputError) else "STOPPED"
         for line in str(error).splitlines():
@@ -87,9 +124,10 @@ def _md_run_parser():
 
 
 def _md_run(arguments):
-    from . import inputfile
+    from dpmd.parallel import OneProcess, Processes
+
     from .job import Job
-    from .options import RUN_OPTIONS, help_text
+    from .options import help_text
 
     parser = _md_run_parser()
     options = parser.parse_args(arguments)
@@ -99,13 +137,25 @@ def _md_run(arguments):
     if options.file is None:
         parser.print_usage(sys.stderr)
         raise InputError("no input file given; 'md-run --help' and 'md-run --help-input' explain")
-    _refuse_several_ranks()
+    world = _world()
+    processes = Processes(world) if world else OneProcess()
+    settings = processes.root_first(lambda: _settings(options))
+    if world:
+        processes = Processes(world, 1 if settings.run.decomposition == "rank" else settings.run.ranks_per_node)
+    return Job(settings, processes=processes).run()
+
+
+def _settings(options):
+    """The input file's settings, with the command line's in their place."""
+    from . import inputfile
+    from .options import RUN_OPTIONS
+
     settings = inputfile.read(options.file)
     for option in RUN_OPTIONS:
         value = getattr(options, option.name, None) if option.command_line else None
         if value is not None:
             setattr(settings.run, option.name, option.check(value, option.flag))
-    return Job(settings).run()
+    return settings
 
 
 def md_run(arguments=None):

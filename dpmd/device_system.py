@@ -25,7 +25,7 @@ class DeviceSystem(System):
         self.device, self._kernels = device, device.compile(("atoms.cu",), {})
         self._n = n = len(system)
         self.type_names, self.periodic, self.step = system.type_names, system.periodic, system.step
-        self.cell, self.n_atoms, self.sum = system.cell.copy(), system.n_atoms, system.sum
+        self.cell, self.n_atoms, self.processes = system.cell.copy(), system.n_atoms, system.processes
         self._arrays = {name: device.upload(getattr(system, name)) for name in _copied}
         atoms = np.zeros((n, 4))
         atoms[:, :3] = system.positions
@@ -133,7 +133,7 @@ class DeviceSystem(System):
         arrays = {name: getattr(self, name) for name in (*_copied, "positions", "velocities", "forces")}
         return System(
             **arrays, cell=self.cell.copy(), periodic=self.periodic, type_names=self.type_names, step=self.step,
-            energy=self.energy, virial=self.virial, n_atoms=self.n_atoms, sum=self.sum,
+            energy=self.energy, virial=self.virial, n_atoms=self.n_atoms, processes=self.processes,
         )  # fmt: skip
 
     def largest_norms(self):
@@ -151,6 +151,7 @@ class DeviceSystem(System):
         """The forces now belong to the positions; energy and virial are summed when somebody asks."""
         self._result = result
         self._host.clear()
+        return result.overflowed
 
     def _move(self, kick, drift):
         if (kick, drift) not in self._moves:

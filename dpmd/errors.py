@@ -14,3 +14,10 @@ class RunError(RuntimeError):
     """The run failed on its way; what it had is saved.  Exit code 1."""
 
     exit_code = 1
+
+    @classmethod
+    def everywhere_raised(cls, message):
+        """An error that all ranks raise at the same place, so that none has to be stopped by force."""
+        error = cls(message)
+        error.everywhere = True
+        return error

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
+from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
 from dpmd.models.lowrank import describe_low_rank
+from dpmd.parallel import NodeDomain, OneProcess, RankDomain
 from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
@@ -21,7 +23,7 @@ from . import checkpoint, ensembles, files, preflight, structure, trajectory_ana
 from .devices import DeviceRun
 from .errors import InputError, RunError
 from .files import OutputFile
-from .log import Log, processor_name, versions
+from .log import Log, Silence, processor_name, versions
 from .potential import Potential
 from .safety import Safety
 from .simulation import Simulation
@@ -32,7 +34,7 @@ from .units import MASS_VELOCITY
 #: keys that may differ between the parts of a run without a word
 _free_to_change = {
     "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
-    "threads", "skin", "on_overflow",
+    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance",
 }  # fmt: skip
 
 #: steps between checks of a run on a GPU, where each copies the atoms to the host
@@ -45,10 +47,13 @@ class Job:
     Files are named after the input file, in the folder where md-run is called: NAME.log,
     NAME.thermo.csv, NAME.checkpoint.h5, NAME.summary.json, and the ``[[output]]`` files.
     Input files (structure, model) are relative to the input file.
+
+    processes : the ranks that do it together.  Root reads the structure, writes all files and
+    speaks; every rank has the model and a part of the atoms.
     """
 
-    def __init__(self, settings, screen=None):
-        self.settings, self.screen = settings, screen
+    def __init__(self, settings, screen=None, processes=None):
+        self.settings, self.screen, self.processes = settings, screen, processes or OneProcess()
         self.going_on = getattr(settings.run, "continue")
         self.base = settings.path.parent
         name = settings.run.name or settings.path.stem
@@ -58,6 +63,7 @@ class Job:
         self.failure_path = Path(f"{name}.failed.extxyz")
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.warnings, self.prediction = [], None
+        self.velocity_origin, self.type_rows = "", []  # known on root alone
 
     # ------------------------------------------------------------------ before step 0
 
@@ -155,8 +161,17 @@ class Job:
             hint = f"; that folder has {', '.join(near)}" if near else ""
             raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
         try:
+            threads = run.threads or max(1, available_cores() // self.processes.machine_ranks)
+            device = run.device
+            if self.processes.size > 1:
+                if device.startswith("cuda"):
+                    raise InputError(
+                        f"{run.where('device')}: several ranks compute on CPUs only; start md-run without the MPI "
+                        "launcher to use a GPU, or set device = \"cpu\""
+                    )
+                device = "cpu"
             potential = Potential(
-                path, run.device, run.precision, run.threads, tabulate=not run.no_tabulate, skin=run.skin,
+                path, device, run.precision, threads, tabulate=not run.no_tabulate, skin=run.skin,
                 low_rank=not run.no_low_rank, rank=run.rank,
             )  # fmt: skip
         except ModelError as error:
@@ -219,6 +234,45 @@ class Job:
                 self.warnings.append(f"{what}: that motion was removed, since the thermostat would take it for heat")
                 system.remove_drift()
 
+    def _check_start(self, system):
+        """Warnings about what the run starts from.  Raises InputError for what cannot work."""
+        s = self.settings
+        temperatures = s.ensemble.temperature_K or (s.structure.initial_temperature_K,)
+        self.warnings += preflight.check_timestep(
+            s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
+        )
+        still = not np.any(system.velocities)
+        if still and s.ensemble.type == "nvt" and s.ensemble.thermostat != "langevin":
+            raise InputError(
+                f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
+                'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
+            )
+        self.type_rows, warnings = preflight.type_table(system)
+        self.warnings += warnings
+
+    def _begin(self, potential):
+        """System, ensemble and outputs at the first step, on every rank; the atoms are all on root."""
+        on_root = []
+
+        def start():
+            system, ensemble, outputs = self._start(potential)
+            self._check_start(system)
+            on_root.append(system)
+            return system.with_atoms(system.records()[:0], system.processes), ensemble, outputs
+
+        empty, ensemble, outputs = self.processes.on_root(start)
+        system = on_root[0] if on_root else empty
+        system.processes = self.processes
+        return system, ensemble, outputs
+
+    def _domain(self, potential):
+        """Who computes what, as the input asks; collective."""
+        run, model = self.settings.run, potential.model
+        if self.processes.size == 1:
+            return potential.domain()
+        kind = RankDomain if run.decomposition == "rank" else NodeDomain
+        return kind(self.processes, model.cutoff, run.skin, model.n_types, potential.operators.threads, run.balance)
+
     # ------------------------------------------------------------------ the log
 
     def _header(self, log, potential, system, ensemble, domain):
@@ -226,9 +280,19 @@ class Job:
         log("dpmd: molecular dynamics with Deep Potential")
         log(f"  {time.strftime('%Y-%m-%d %H:%M:%S')}   " + ", ".join(f"{n} {v}" for n, v in versions()))
         log(f"  input       {s.path}")
-        log(f"  machine     {processor_name()}; 1 rank, {potential.operators.threads} threads")
+        ranks = self.processes.size
+        each = " each" if ranks > 1 else ""
+        log(
+            f"  machine     {processor_name()}; {ranks} rank{'s' if ranks > 1 else ''}, "
+            f"{potential.operators.threads} threads{each}"
+        )
         computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
-        log(f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: none (one rank)")
+        log(
+            f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: "
+            + (f"by {domain.scheme}s" if ranks > 1 else "none (one rank)")
+        )
+        if ranks > 1:
+            self._print_shares(log, domain)
         log(
             f"  model       {model.source.path}: {model.source.format}, {model.descriptor.kind}, types "
             f"{' '.join(model.type_map)}, cutoff {model.descriptor.rcut:g} Å, file in {model.precision}"
@@ -237,16 +301,33 @@ class Job:
         if any(e.low_rank for e, _ in potential.model.descriptor.unique_embeddings()):
             log(f"  low rank    {describe_low_rank(potential.model, potential.precision)}")
         origin = self.checkpoint_path if self.going_on else s.structure.file
-        log(f"  structure   {origin}: {len(system)} atom{'s' if len(system) != 1 else ''}")
+        log(f"  structure   {origin}: {system.n_atoms} atom{'s' if system.n_atoms != 1 else ''}")
         log(f"  cell        {self._describe_cell(system)}")
         log(f"  velocities  {self.velocity_origin}")
         log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
         if s.ensemble.type == "nvt":
             log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
-        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {domain.n_ghosts} ghost atoms")
-        rows, warnings = preflight.type_table(system)
-        log.table(rows)
-        self.warnings += warnings
+        ghosts = system.sum(domain.n_ghosts)
+        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {ghosts} ghost atoms")
+        log.table(self.type_rows)
+
+    @staticmethod
+    def _print_shares(log, domain):
+        """How atoms are spread over ranks and nodes.  Collective."""
+        counts = domain.statistics()
+
+        def spread(key):
+            least, mean, most = counts[key]
+            return f"{least:.0f} / {mean:.1f} / {most:.0f}"
+
+        log(
+            f"  shares      {domain.processes.n_nodes} boxes, grid {' x '.join(map(str, counts['node_grid']))}; "
+            "least / mean / most:"
+        )
+        log(
+            f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
+            f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
+        )
 
     @staticmethod
     def _describe_cell(system):
@@ -265,9 +346,12 @@ class Job:
         """Distances, neighbours and memory; adds warnings, raises InputError."""
         s, model = self.settings, potential.model
         nearest, counts = preflight.neighbor_facts(domain, system, model)
-        self.warnings += preflight.check_distances(nearest, model, s.structure.where("file"))
-        rows, warnings = preflight.check_selection(counts, model, s.run.on_overflow, s.run.where("on_overflow"))
-        self.warnings += warnings
+        on_root = self.processes.on_root
+        warnings = on_root(lambda: preflight.check_distances(nearest, model, s.structure.where("file")))
+        rows, more = on_root(
+            lambda: preflight.check_selection(counts, model, s.run.on_overflow, s.run.where("on_overflow"))
+        )
+        self.warnings += warnings + more
         log.table(rows)
         if nearest:
             (a, b), (distance, i, j) = min(nearest.items(), key=lambda item: item[1])
@@ -281,7 +365,7 @@ class Job:
             model, potential.precision, potential.operators.threads,
         )  # fmt: skip
         log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
-        self.neighbors_per_atom = float(counts.sum(axis=1).mean()) if len(system) else 0.0
+        self.neighbors_per_atom = float(counts.mean.sum())
 
     def _predict(self, log, potential, system):
         """Expected speed on this machine, by the model behind ``dp-perf``."""
@@ -290,12 +374,12 @@ class Job:
             return  # the machine that it knows is this one's CPU
         try:
             physical = PhysicalSystem(
-                "this system", len(system), len(system) / system.volume, tuple(map(tuple, system.cell)),
+                "this system", system.n_atoms, system.n_atoms / system.volume, tuple(map(tuple, system.cell)),
                 s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom or None,
             )  # fmt: skip
             self.prediction = predict_here(
-                potential.model, physical, ranks_per_node=1, threads_per_rank=potential.operators.threads,
-                precision=potential.precision, skin=s.run.skin,
+                potential.model, physical, ranks_per_node=self.processes.size,
+                threads_per_rank=potential.operators.threads, precision=potential.precision, skin=s.run.skin,
             )  # fmt: skip
         except PerformanceModelError:
             return  # nothing that a run depends on
@@ -325,30 +409,22 @@ class Job:
         Raises InputError before anything has started, RunError if the run fails on its way.
         """
         s = self.settings
-        self._check_outputs()
-        self.warnings += preflight.check_times(s)
-        potential = self._load_model()
-        system, ensemble, outputs = self._start(potential)
-        temperatures = s.ensemble.temperature_K or (s.structure.initial_temperature_K,)
-        self.warnings += preflight.check_timestep(
-            s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
-        )
-        still = not np.any(system.velocities)
-        if still and s.ensemble.type == "nvt" and s.ensemble.thermostat != "langevin":
-            raise InputError(
-                f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
-                'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
-            )
-        domain = potential.domain()
+        root = self.processes.root
+        self.processes.on_root(self._check_outputs)
+        self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
+        potential = self.processes.root_first(self._load_model)
+        system, ensemble, outputs = self._begin(potential)
+        domain = self._domain(potential)
         try:
             domain.rebuild(system)
         except UnusableStructure as error:
             raise InputError(f"{s.structure.where('file')}: {error}") from error
-        log = Log(self.screen)
+        log = Log(self.screen) if root else Silence()
         try:
             self._header(log, potential, system, ensemble, domain)
             self._examine(log, potential, system, domain)
-            self._predict(log, potential, system)
+            if root:
+                self._predict(log, potential, system)
             if s.run.check or s.run.check_precision:
                 self._print_precision(log, potential, domain, system)
             for warning in self.warnings:
@@ -362,7 +438,7 @@ class Job:
                     f"({s.run.where('steps')})."
                 )
                 return 0
-            log.open(self.log_path, append=self.going_on)
+            self.processes.on_root(lambda: log.open(self.log_path, append=self.going_on))
             return self._simulate(log, potential, system, ensemble, domain, outputs)
         except (RunError, OSError) as error:
             log(f"STOPPED: {error}", screen=False)
@@ -373,11 +449,12 @@ class Job:
     def _simulate(self, log, potential, system, ensemble, domain, outputs):
         s = self.settings
         remaining = s.run.steps - system.step
-        thermo = Thermo(s.thermo.every, log, self.thermo_path, outputs.get("thermo"))
+        root = self.processes.root
+        thermo = Thermo(s.thermo.every, log, self.thermo_path if root else None, outputs.get("thermo"))
         named = {"thermo": thermo}
         for section in s.output:
             key = OutputFile(Path(section.file), "").key
-            named[key] = Trajectory(section, section.file, outputs.get(key))
+            named[key] = Trajectory(section, section.file, outputs.get(key), opened=root)
         saver = checkpoint.Checkpoint(
             s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
         )
@@ -423,8 +500,14 @@ class Job:
         log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
         domain.update(system)
         spare = np.zeros_like(domain.forces)
-        potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, spare, **self.parameters)
+        # root compiles, the other ranks find its code in the cache
+        self.processes.root_first(
+            lambda: potential.operators.evaluate(
+                domain.positions, domain.types, domain.neighbors, spare, **self.parameters
+            )
+        )
         domain.fold(spare)
+        domain.reset_counters()
         potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
@@ -432,20 +515,20 @@ class Job:
         system, steps = simulation.system, simulation.steps_done
         phases = self._phases(simulation, potential, elapsed)
         log()
-        log(f"Loop of {elapsed:.3f} s for {steps} steps with {len(system)} atoms")
+        log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
         rows = [("phase", "s", "%", "us/atom/step")]
-        scale = 1e6 / max(steps, 1) / max(len(system), 1)
+        scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
         for name, seconds in phases.items():
             rows.append((name, f"{seconds:.3f}", f"{100 * seconds / max(elapsed, 1e-9):.1f}", f"{seconds * scale:.3f}"))
         log.table(rows)
         per_day = steps * simulation.ensemble.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
         log(
             f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
-            f"{steps * len(system) / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
+            f"{steps * system.n_atoms / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
         )
         drift, uncertainty = thermo.drift()
         if drift == drift:
-            change = 1e3 * (thermo.conserved[-1] - thermo.conserved[0]) / max(len(system), 1)
+            change = 1e3 * (thermo.conserved[-1] - thermo.conserved[0]) / max(system.n_atoms, 1)
             log(
                 f"Conserved energy: changed by {change:.3g} meV/atom in {thermo.times[-1] - thermo.times[0]:.4g} ps; "
                 f"drift {drift:.3g} +- {uncertainty:.2g} meV/atom/ns"
@@ -459,8 +542,9 @@ class Job:
         domain = simulation.domain
         log(
             f"Neighbours: {self.neighbors_per_atom:.1f} per atom within the cutoff at the start, "
-            f"{domain.neighbors.count.mean() if len(system) else 0:.1f} in the list; {domain.rebuilds} lists built "
-            f"({steps / max(domain.rebuilds, 1):.1f} steps each); {domain.n_ghosts} ghost atoms"
+            f"{system.sum(domain.neighbors.count.sum()) / max(system.n_atoms, 1):.1f} in the list; "
+            f"{domain.rebuilds} lists built ({steps / max(domain.rebuilds, 1):.1f} steps each); "
+            f"{system.sum(domain.n_ghosts)} ghost atoms"
         )
         if simulation.overflows:
             log.warning(
@@ -476,7 +560,17 @@ class Job:
             "predicted_ns_per_day": self.prediction.ns_per_day if self.prediction else None,
             "drift_meV_per_atom_ns": drift if drift == drift else None,
         }
-        self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        if self.processes.size > 1:
+            self._print_shares(log, domain)
+            parallel = summary["parallel"] = domain.statistics()
+            mean, longest = parallel["waiting_s"]
+            log(
+                f"  exchange    {parallel['messages_per_step']:.1f} messages and "
+                f"{parallel['bytes_per_step'] / 1e3:.1f} kB per step between boxes; waiting {mean:.3f} s per rank on "
+                f"average, {longest:.3f} s at most; imbalance {parallel['imbalance']:.3f}"
+            )
+        if self.processes.root:
+            self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
     def _machine_readable(self, simulation, potential, phases, elapsed):
         """What ``dp-perf`` reads of a run; :mod:`dpmd.perfmodel.runs` explains the keys."""
@@ -490,11 +584,13 @@ class Job:
             "machine": processor_name(),
             "device": potential.device,
             "model": to_dict(sizes),
-            "atoms": len(system),
-            "types": {name: int((system.types == t).sum()) for t, name in enumerate(system.type_names)},
+            "atoms": system.n_atoms,
+            "types": {
+                name: int(system.sum(int((system.types == t).sum()))) for t, name in enumerate(system.type_names)
+            },
             "cell": system.cell.tolist(),
-            "nodes": 1,
-            "ranks": 1,
+            "nodes": self.processes.n_machines if s.run.decomposition == "rank" else self.processes.n_nodes,
+            "ranks": self.processes.size,
             "threads": potential.operators.threads,
             "precision": potential.precision,
             "ensemble": s.ensemble.type,
@@ -502,18 +598,18 @@ class Job:
             "skin": domain.skin,
             "rebuild_interval": steps / max(domain.rebuilds, 1),
             "neighbors_per_atom": self.neighbors_per_atom,
-            "ghost_atoms": domain.n_ghosts,
+            "ghost_atoms": int(system.sum(domain.n_ghosts)),
             "steps": steps,
             "seconds": elapsed,
             "seconds_per_step": elapsed / max(steps, 1),
             "phases": per_step,
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": int(self.processes.largest(peak_memory())) * self.processes.machine_ranks,
             "stopped": simulation.stop_reason,
         }
 
     @staticmethod
     def _phases(simulation, potential, elapsed):
-        """Seconds per phase; the operators' own clock divides the force evaluation."""
+        """Seconds per phase, mean over ranks; the operators' own clock divides the force evaluation."""
         timers, inner = simulation.timers, potential.operators.seconds
         names = {
             "geometry": "force: geometry", "embedding": "force: embedding", "descriptor": "force: descriptor",
@@ -523,6 +619,9 @@ class Job:
         phases["force: waiting"] = max(timers["force"] - sum(inner.values()), 0.0)
         for name in ("neighbor", "communication", "integrate", "output"):
             phases[name] = timers[name]
+        processes = simulation.system.processes
+        means = processes.sum(np.array(list(phases.values()))) / processes.size
+        phases = dict(zip(phases, map(float, means), strict=True))
         phases["other"] = max(elapsed - sum(phases.values()), 0.0)
         return phases
 

@@ -82,6 +82,19 @@ class Log:
             self.file.close()
 
 
+class Silence(Log):
+    """The log of ranks that have nothing to say."""
+
+    def __init__(self):
+        self.screen = self.file = self.progress = None
+
+    def __call__(self, text="", screen=True):
+        """Nothing."""
+
+    def table(self, rows, indent=2):
+        """Nothing."""
+
+
 def processor_name():
     """The CPU's name as the operating system tells it."""
     try:

@@ -168,8 +168,8 @@ SECTIONS = (
                 choices=("double", "mixed", "half"), command_line=True,
             ),
             Option(
-                "threads", int, None, "default: all cores that the process may use", minimum=1, maximum=4096,
-                command_line=True,
+                "threads", int, None, "of each rank; default: all cores that the process may use, shared among the "
+                "machine's ranks", minimum=1, maximum=4096, command_line=True,
             ),
             Option(
                 "skin", float, 1.0, "by which neighbour lists reach beyond the cutoff", "Å", minimum=0.0, maximum=10.0,
@@ -190,6 +190,20 @@ SECTIONS = (
             Option(
                 "on_overflow", str, "warn", "when an atom has more neighbours than the model's sel: the nearest are "
                 "kept, as DeePMD-kit does, and the log says so; or stop", choices=("warn", "error"), command_line=True,
+            ),
+            Option(
+                "decomposition", str, "node", "with MPI: node: ranks that share memory own a box together and exchange "
+                "halos once; rank: a box per rank, halos passed on along one axis after the other",
+                choices=("node", "rank"), command_line=True,
+            ),
+            Option(
+                "ranks_per_node", int, None, "with MPI: ranks that share memory and form a node; default all of a "
+                "machine", minimum=1, command_line=True,
+            ),
+            Option(
+                "balance", str, "atoms", "with MPI, shares of a node's ranks: atoms: equally many; work: by numbers of "
+                "neighbours; measured: by times, so that rounding differs from run to run",
+                choices=("atoms", "work", "measured"), command_line=True,
             ),
             Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),
             Option(

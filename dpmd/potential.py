@@ -60,8 +60,8 @@ class Potential:
 
     model : path of a model file; device : ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``
     or ``"cuda:i"``; precision : ``"double"``, ``"mixed"`` or ``"half"``; threads : default all cores
-    that the process may use; tabulate : False for exact embedding networks; skin : Å, by which lists are kept valid between calls; low_rank,
-    rank : see :func:`dpmd.models.cache.load_for_operators`.
+    that the process may use; tabulate : False for exact embedding networks; skin : Å, by which lists
+    are kept valid between calls; low_rank, rank : see :func:`dpmd.models.cache.load_for_operators`.
 
     >>> potential = Potential("water.dp")
     >>> potential.evaluate(atoms)["forces"]

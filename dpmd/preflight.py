@@ -1,5 +1,7 @@
 """Everything that can be known to be wrong before step 0."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from ase.data import atomic_masses, atomic_numbers
 
@@ -71,11 +73,23 @@ def type_table(system):
     return rows, warnings
 
 
-def neighbor_facts(domain, system, model):
-    """What the list tells: ``(nearest, counts)``.
+@dataclass
+class Neighborhood:
+    """Neighbours of each type within the model's cutoff, over all atoms of the system.
 
-    nearest : {(name, name): (distance Å, id, id)} per pair of elements;
-    counts : (n_local, T) neighbours of each type within the model's cutoff.
+    most, mean : per atom, (T,); overflowing : (T,) atoms with more than the model's ``sel``.
+    """
+
+    most: np.ndarray
+    mean: np.ndarray
+    overflowing: np.ndarray
+
+
+def neighbor_facts(domain, system, model):
+    """What the list tells: ``(nearest, counts)``.  Collective.
+
+    nearest : {(name, name): (distance Å, id, id)} per pair of elements, in the whole system;
+    counts : :class:`Neighborhood`.
     """
     first, count = domain.neighbors.first, domain.neighbors.count.astype(np.int64)
     counts, nearest = np.zeros((len(system), model.n_types), np.int64), {}
@@ -94,11 +108,17 @@ def neighbor_facts(domain, system, model):
             chosen = np.flatnonzero(pair == p)
             k = chosen[np.argmin(distance[chosen])]
             a, b = sorted(divmod(int(p), model.n_types))
-            j = neighbor[k] if neighbor[k] < len(system) else domain.owners[neighbor[k] - len(system)]
-            found = (float(distance[k]), int(system.ids[centre[k]]), int(system.ids[j]))
+            found = (float(distance[k]), int(domain.ids[centre[k]]), int(domain.ids[neighbor[k]]))
             key = (names[a], names[b])
             nearest[key] = min(nearest.get(key, found), found)
-    return nearest, counts
+    for of_rank in system.processes.collect(nearest) or []:
+        nearest |= {key: min(nearest.get(key, found), found) for key, found in of_rank.items()}
+    found = Neighborhood(
+        system.processes.largest(counts.max(axis=0, initial=0)),
+        system.sum(counts.sum(axis=0)) / max(system.n_atoms, 1),
+        system.sum((counts > model.descriptor.sel).sum(axis=0)),
+    )
+    return system.processes.broadcast(nearest), found
 
 
 def check_distances(nearest, model, where):
@@ -125,10 +145,9 @@ def check_distances(nearest, model, where):
 def check_selection(counts, model, on_overflow, where):
     """Rows (type, sel, most neighbours) for the log, and warnings about overflow."""
     rows, warnings = [("type", "neighbours", "sel")], []
-    for t, (name, sel) in enumerate(zip(model.type_map, model.descriptor.sel, strict=True)):
-        most, mean = counts[:, t].max(initial=0), counts[:, t].mean() if len(counts) else 0.0
+    facts = zip(model.type_map, model.descriptor.sel, counts.most, counts.mean, counts.overflowing, strict=True)
+    for name, sel, most, mean, over in facts:
         rows.append((name, f"{mean:.1f} on average, {most} at most", str(sel)))
-        over = int((counts[:, t] > sel).sum())
         if over and sel > 0:
             text = (
                 f"{over} atoms have more {name} neighbours (up to {most}) than the model's sel ({sel}): the nearest "
@@ -157,7 +176,7 @@ def predicted_memory(in_use, n_all, list_neighbors, model, precision, threads):
 def force_error(model, operators, domain, system, parameters):
     """Errors of operators on the structure in ``domain`` against ``model`` in double precision.
 
-    model : as its file has it, exact networks or own tables.
+    model : as its file has it, exact networks or own tables.  Collective.
     Returns a dict: ``energy`` eV/atom, ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
     """
     values = []
@@ -166,10 +185,10 @@ def force_error(model, operators, domain, system, parameters):
         result = each.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
         values.append((result.energies[0], domain.fold(forces).copy()))
     (e0, f0), (e1, f1) = values
-    difference = f1 - f0
+    difference, n = f1 - f0, system.n_atoms
     return {
-        "energy": abs(e1 - e0) / max(len(system), 1),
-        "force_rms": float(np.sqrt((difference**2).mean())),
-        "force_max": float(np.abs(difference).max(initial=0.0)),
-        "rms_force": float(np.sqrt((f0**2).mean())),
+        "energy": abs(float(system.sum(e1 - e0))) / n,
+        "force_rms": float(np.sqrt(system.sum((difference**2).sum()) / (3 * n))),
+        "force_max": float(system.processes.largest(np.abs(difference).max(initial=0.0))),
+        "rms_force": float(np.sqrt(system.sum((f0**2).sum()) / (3 * n))),
     }

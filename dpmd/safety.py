@@ -1,5 +1,6 @@
 """Stops a run that has gone wrong, names the atoms, and keeps the last good frame."""
 
+from itertools import chain
 from pathlib import Path
 
 import ase.io
@@ -17,6 +18,8 @@ class Safety(Hook):
     Raises :class:`~dpmd.errors.RunError` naming the worst atoms.
     """
 
+    several_ranks = True
+
     def __init__(self, max_displacement, failure_path, stop_on_overflow=False, every=1):
         self.every = every
         self.max_displacement, self.failure_path = max_displacement, Path(failure_path)
@@ -25,42 +28,51 @@ class Safety(Hook):
     def __call__(self, simulation):
         system = simulation.system
         if self.stop_on_overflow and simulation.overflows:
-            raise RunError(
+            raise RunError.everywhere_raised(
                 f"step {system.step}: {simulation.most_overflowed} atoms have more neighbours than the model's sel, "
                 'and on_overflow is "error". Use a model with larger sel, or on_overflow = "warn"'
             )
         force, speed = system.largest_norms()
         displacement = speed * simulation.ensemble.timestep
-        if np.isfinite(system.energy) and np.isfinite(force) and displacement <= self.max_displacement:
+        sane = np.isfinite(force) and displacement <= self.max_displacement
+        if np.isfinite(system.energy) and not system.processes.largest(0 if sane else 1):
             self.good = system.copy(self.good)
             return
-        raise RunError(self._report(simulation, displacement))
+        raise RunError.everywhere_raised(self._report(simulation, system.processes.largest(displacement)))
 
     def _report(self, simulation, displacement):
+        """The message, complete on root, where the frames are written too."""
         system = simulation.system
         forces = np.linalg.norm(np.nan_to_num(system.forces, nan=np.inf, posinf=np.inf), axis=1)
         speeds = np.linalg.norm(np.nan_to_num(system.velocities, nan=np.inf, posinf=np.inf), axis=1)
+        bad_forces = int(system.sum(int((~np.isfinite(forces)).sum())))
         if not np.isfinite(system.energy):
             what = f"the energy is {system.energy}"
-        elif not np.isfinite(forces).all():
-            what = f"the forces on {int((~np.isfinite(forces)).sum())} atoms are not numbers"
+        elif bad_forces:
+            what = f"the forces on {bad_forces} atoms are not numbers"
         else:
             what = f"an atom moves {displacement:.3g} Å per step (limit {self.max_displacement:g} Å, max_displacement)"
         lines = [f"step {system.step}: {what}.", "The worst atoms:", "      id  element  position / Å"]
         lines[-1] += "                        |force| eV/Å   speed Å/ps   nearest neighbour"
-        worst = np.lexsort((-speeds, -forces))[:5]
-        for i in worst:
+        worst = []
+        for i in np.lexsort((-speeds, -forces))[:5]:
             x, y, z = system.positions[i]
-            lines.append(
+            text = (
                 f"{system.ids[i]:8d}  {system.names()[i]:7s}  {x:9.4f} {y:9.4f} {z:9.4f}  {forces[i]:16.6g} "
                 f"{speeds[i]:12.5g}   {self._nearest(simulation, i)}"
             )
-        frames = [self.good.to_ase()] if self.good is not None else []
-        bad = system.to_ase(forces=False)
+            worst.append((-forces[i], -speeds[i], text))
+        good, bad = self.good.whole() if self.good is not None else None, system.whole()
+        collected = system.processes.collect(worst)
+        if collected is None:
+            return "\n".join(lines)
+        lines += [text for *_, text in sorted(chain.from_iterable(collected))[:5]]
+        frames = [good.to_ase()] if good is not None else []
+        bad = bad.to_ase(forces=False)
         bad.calc = None
         ase.io.write(self.failure_path, [*frames, bad], format="extxyz")
-        if self.good is not None:
-            lines.append(f"The last good frame (step {self.good.step}) and the bad one are in {self.failure_path}.")
+        if good is not None:
+            lines.append(f"The last good frame (step {good.step}) and the bad one are in {self.failure_path}.")
         else:
             lines.append(f"It is so from the first step on; that frame is in {self.failure_path}.")
         lines.append(
@@ -81,5 +93,5 @@ class Safety(Hook):
         with np.errstate(all="ignore"):
             distance = np.linalg.norm(domain.positions[row] - domain.positions[i], axis=1)
         k = int(np.argmin(np.nan_to_num(distance, nan=np.inf)))
-        j = row[k] if row[k] < len(system) else domain.owners[row[k] - len(system)]
-        return f"{system.names()[j]} (id {system.ids[j]}) at {distance[k]:.3f} Å"
+        name = (*system.type_names, "X")[domain.types[row[k]]]
+        return f"{name} (id {domain.ids[row[k]]}) at {distance[k]:.3f} Å"

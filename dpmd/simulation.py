@@ -36,6 +36,8 @@ class Hook:
     """
 
     every = 1
+    #: True if it knows that a rank's system is a part of the whole; others are refused on several ranks
+    several_ranks = False
 
     def start(self, simulation):
         """Before the first step (forces are known)."""
@@ -66,7 +68,7 @@ class Simulation:
     >>> simulation.resume(1000)
 
     system : :class:`dpmd.system.System`; operators : :class:`dpmd.kernels.operators.Operators`;
-    domain : :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
+    domain : such as :class:`dpmd.parallel.SerialDomain`; ensemble : see :mod:`dpmd.ensembles`;
     parameters : ``frame_parameters`` and ``atomic_parameters`` for the operators;
     hooks : called in order.
     """
@@ -74,6 +76,11 @@ class Simulation:
     def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
+        alone = sorted({type(hook).__name__ for hook in self.hooks if not hook.several_ranks})
+        if alone and system.processes.size > 1:
+            raise RunError.everywhere_raised(
+                f"{', '.join(alone)}: not available on several ranks; start md-run without the MPI launcher"
+            )
         self.timers = Timers()
         self.steps_done = 0
         #: evaluations in which some atom had more neighbours than the model's sel, and the most of them
@@ -125,10 +132,10 @@ class Simulation:
             domain.positions, domain.types, domain.neighbors, domain.forces, **self.parameters
         )
         clock = self.timers.lap("force", clock)
-        system.take(domain.fold(domain.forces), result)
-        if result.overflowed:
+        overflowed = system.take(domain.fold(domain.forces), result)
+        if overflowed:
             self.overflows += 1
-            self.most_overflowed = max(self.most_overflowed, result.overflowed)
+            self.most_overflowed = max(self.most_overflowed, overflowed)
         self.timers.lap("communication", clock)
 
     def run(self, steps, restarted=False):

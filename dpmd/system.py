@@ -1,12 +1,12 @@
 """The state of a simulation: atoms and cell."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dpmd.kernels.integrate import drift, kick, largest_norms, ornstein_uhlenbeck, twice_kinetic_energy
 from dpmd.kernels.random import standard_normals
+from dpmd.parallel import OneProcess
 
 from .units import MASS_VELOCITY
 
@@ -41,8 +41,8 @@ class System:
     virial: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
     #: atoms of the whole system, of which this process may hold a part
     n_atoms: int = None
-    #: sums a number or array over all processes that hold parts of the system
-    sum: Callable = lambda value: value
+    #: those that hold parts of the system
+    processes: OneProcess = field(default_factory=OneProcess)
 
     def __post_init__(self):
         n = len(self.ids)
@@ -66,6 +66,42 @@ class System:
         for name in _per_atom:
             setattr(self, name, getattr(self, name)[order])
         self._set_inverse_masses()
+
+    def records(self):
+        """The atoms as one structured array (n,), with a field for every per-atom array."""
+        arrays = {name: getattr(self, name) for name in _per_atom}
+        out = np.empty(len(self), [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
+        for name, array in arrays.items():
+            out[name] = array
+        return out
+
+    def set_records(self, records):
+        """Hold these atoms, and no others, from now on."""
+        for name in _per_atom:
+            setattr(self, name, np.ascontiguousarray(records[name]))
+        self._set_inverse_masses()
+
+    def sum(self, value):
+        """Sum of a number or array over all processes that hold parts of the system."""
+        return self.processes.sum(value)
+
+    def whole(self):
+        """The system with the atoms of all processes, in id order, on root; None elsewhere.
+
+        On one process the system itself, in whatever order.  Collective.
+        """
+        if self.processes.size == 1:
+            return self
+        energy, virial, records = self.energy, self.virial, self.processes.gather(self.records())
+        if records is None:
+            return None
+        return self.with_atoms(records[np.argsort(records["ids"])], OneProcess(), energy=energy, virial=virial)
+
+    def with_atoms(self, records, processes, **changes):
+        """A copy that holds the atoms ``records`` and belongs to ``processes``."""
+        other = replace(self, processes=processes, cell=self.cell.copy(), **changes)
+        other.set_records(records)
+        return other
 
     @property
     def volume(self):
@@ -95,9 +131,14 @@ class System:
     # what integrators do; on a GPU see dpmd.device_system
 
     def take(self, forces, result):
-        """Forces (n, 3) and the evaluation that they come from now belong to the positions."""
+        """Forces (n, 3) and the evaluation that they come from now belong to the positions.
+
+        Returns the number of atoms, of all processes, with more neighbours than the model's sel.
+        """
         self.forces[:] = forces
-        self.energy, self.virial = float(result.energies[0]), result.virials[0]
+        sums = self.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
+        self.energy, self.virial = float(sums[0]), sums[1:10].reshape(3, 3)
+        return int(sums[10])
 
     def kick(self, time):
         """v += a time (ps)."""

@@ -13,16 +13,19 @@ from .simulation import Hook
 class Thermo(Hook):
     """Prints the table of the log and writes it, with all digits, to a CSV file.
 
-    every : steps; log : :class:`dpmd.log.Log`; path : CSV file; offset : bytes of the file to
-    keep (a continued run), or None to start anew.
+    every : steps; log : :class:`dpmd.log.Log`; path : CSV file, or None for no file; offset :
+    bytes of the file to keep (a continued run), or None to start anew.
     """
 
     format = "csv"
+    several_ranks = True
 
     def __init__(self, every, log, path, offset=None):
         self.every, self.log, self.path = every, log, path
-        self.file = open(path, "w" if offset is None else "r+", newline="", encoding="utf-8")  # noqa: SIM115
-        if offset is not None:
+        self.file = None
+        if path is not None:
+            self.file = open(path, "w" if offset is None else "r+", newline="", encoding="utf-8")  # noqa: SIM115
+        if self.file and offset is not None:
             self.file.truncate(offset)
             self.file.seek(offset)
         self.new = offset is None
@@ -36,14 +39,18 @@ class Thermo(Hook):
     def __call__(self, simulation):
         values = simulation.observables()
         self.log(thermo_line(values))
+        self.times.append(values["time_ps"])
+        self.conserved.append(values["conserved_eV"])
+        if self.file:
+            self._write(values)
+
+    def _write(self, values):
         writer = csv.DictWriter(self.file, values)
         if self.new:
             writer.writeheader()
             self.new = False
         writer.writerow({key: repr(float(value)) if key != "step" else value for key, value in values.items()})
         self.file.flush()
-        self.times.append(values["time_ps"])
-        self.conserved.append(values["conserved_eV"])
 
     def drift(self):
         """Of the conserved energy and its standard error, meV/atom/ns."""
@@ -62,6 +69,7 @@ class Progress(Hook):
     """
 
     every = 1
+    several_ranks = True
 
     def __init__(self, total, timestep, log):
         self.total, self.timestep, self.log = total, timestep, log

@@ -176,21 +176,26 @@ class Trajectory(Hook):
     """Writes frames every so many steps.
 
     settings : a validated ``[[output]]`` section; path : where it goes; position : to continue
-    from, or None to start anew.
+    from, or None to start anew; opened : False on ranks that only hand in their atoms.
     """
 
-    def __init__(self, settings, path, position=None):
+    several_ranks = True
+
+    def __init__(self, settings, path, position=None, opened=True):
         self.every, self.path = settings.every, Path(path)
         self.format = format_of(path, settings.format)
         self.options = dict(velocities=settings.velocities, forces=settings.forces, unwrap=settings.unwrap)
-        self.writer = _writers[self.format](path, position)
+        self.writer = _writers[self.format](path, position) if opened else None
 
     def __call__(self, simulation):
-        self.writer.write(simulation.system, **self.options)
+        whole = simulation.system.whole()
+        if self.writer:
+            self.writer.write(whole, **self.options)
 
     def position(self):
         """What to keep of the file if the run goes on from here."""
         return self.writer.position()
 
     def finish(self, simulation):
-        self.writer.close()
+        if self.writer:
+            self.writer.close()

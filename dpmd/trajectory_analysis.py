@@ -17,7 +17,7 @@ from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.parallel.batch import Batch
 from dpmd.parallel.domain import complete_cell
 
-from .errors import InputError, RunError
+from .errors import InputError
 from .simulation import Hook
 
 #: m^2/s per Å^2/ps
@@ -203,24 +203,27 @@ class AnalysisHook(Hook):
     """An analysis that gathers samples during a run and writes a CSV file at its end.
 
     every : steps between samples; path : file; first_step : samples before it are left out; log : a
-    function of text for what is found, or None.
+    function of text for what is found, or None.  On several ranks root does it all; ``whole`` is the
+    system with everybody's atoms.
     """
+
+    several_ranks = True
 
     def __init__(self, path, every, first_step=0, log=None):
         self.path, self.every, self.first_step, self.log = Path(path), every, first_step, log
         self.steps = []
 
     def start(self, simulation):
-        if len(simulation.system) != simulation.system.n_atoms:
-            raise RunError(f"{self.path}: analyses work on one rank only so far; analyse the trajectory afterwards")
         self._seen = None
 
     def __call__(self, simulation):
         step = simulation.system.step
         if step >= self.first_step and step % self.every == 0 and step != self._seen:
             self._seen = step
-            self.steps.append(step)
-            self.sample(simulation.system)
+            self.whole = simulation.system.whole()
+            if self.whole is not None:
+                self.steps.append(step)
+                self.sample(self.whole)
 
     def finish(self, simulation):
         if not self.steps:
@@ -262,7 +265,7 @@ class RadialDistributionHook(AnalysisHook):
 
     def columns(self, simulation):
         g, n = self.counter.radial_distribution()
-        present = self._present_types(simulation.system)
+        present = self._present_types(self.whole)
         found = {"r_A": self.counter.distances}
         found |= {f"g_{a}-{b}": g[i, j] for k, (i, a) in enumerate(present) for j, b in present[k:]}
         return found | {f"n_{a}-{b}": n[i, j] for i, a in present for j, b in present}
@@ -274,7 +277,7 @@ class CoordinationHook(RadialDistributionHook):
     title = "coordination numbers"
 
     def columns(self, simulation):
-        present, mean = self._present_types(simulation.system), self.counter.mean_coordination()
+        present, mean = self._present_types(self.whole), self.counter.mean_coordination()
         pairs = [(f"{a}-{b}", i, j) for i, a in present for j, b in present]
         most = max((max(self.counter.coordination[i][j], default=0) for _, i, j in pairs), default=0)
         found = {"neighbours": np.arange(most + 1)}
@@ -307,7 +310,7 @@ class MeanSquareDisplacementHook(AnalysisHook):
         self.positions.append(ordered)
 
     def columns(self, simulation):
-        system = simulation.system
+        system = self.whole
         series, types = np.array(self.positions), system.types[np.argsort(system.ids)]
         times = np.arange(len(series)) * self.every * simulation.ensemble.timestep
         found = {"time_ps": times}
@@ -337,13 +340,13 @@ class VelocityAutocorrelationHook(AnalysisHook):
         self.velocities.append(ordered)
 
     def _series(self, simulation):
-        order = np.argsort(simulation.system.ids)
-        return np.array(self.velocities), simulation.system.types[order], simulation.system.masses[order]
+        order = np.argsort(self.whole.ids)
+        return np.array(self.velocities), self.whole.types[order], self.whole.masses[order]
 
     def columns(self, simulation):
         series, types, _ = self._series(simulation)
         found = {"time_ps": np.arange(len(series)) * self.every * simulation.ensemble.timestep}
-        for t, name in self._present_types(simulation.system):
+        for t, name in self._present_types(self.whole):
             found[f"vacf_{name}"] = velocity_autocorrelation(series[:, types == t])
         return found
 
@@ -358,7 +361,7 @@ class VibrationalDensityHook(VelocityAutocorrelationHook):
         interval = self.every * simulation.ensemble.timestep
         frequencies, total = vibrational_density_of_states(series, interval, masses)
         found = {"frequency_THz": frequencies, "wavenumber_per_cm": frequencies * WAVENUMBER, "vdos_total": total}
-        for t, name in self._present_types(simulation.system):
+        for t, name in self._present_types(self.whole):
             found[f"vdos_{name}"] = vibrational_density_of_states(series[:, types == t], interval)[1]
         return found
 

@@ -21,7 +21,9 @@ class DeviceNeighbors:
 
     centres : (n,) int32, local atoms by type; type_counts : how many of each;
     generation : changes when arrays have moved, so that recorded steps are void; version : with every build;
-    follow : moves the ghosts, to be called before every evaluation (recorded with it).
+    follow : moves the ghosts, to be called before every evaluation (recorded with it);
+    ahead : set by the operators: evaluates this list; called while the host still waits to hear whether the
+    list is good, and then is_ahead.
     """
 
     rows: Any
@@ -31,6 +33,8 @@ class DeviceNeighbors:
     generation: int
     version: int
     follow: Callable
+    ahead: Callable = None
+    is_ahead: bool = False
 
     @property
     def count(self):
@@ -244,6 +248,11 @@ class DeviceDomain:
                 "check_motion", n, n, system.atoms, self._reference, (0.5 * free) ** 2, self._flag.pointer
             )  # fmt: skip
         self._check()
+        self._flag.mark()
+        if self.neighbors.ahead is not None:
+            # the forces of a list that is most likely still good: the GPU need not wait for the host
+            self.neighbors.ahead()
+            self.neighbors.is_ahead = True
         return bool(self._flag.read())
 
     def fold(self, forces):

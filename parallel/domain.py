@@ -132,6 +132,26 @@ def _largest_displacement(positions, reference):
     return np.sqrt(largest)
 
 
+def check_usable(system, reach):
+    """Refuse what the loops over atoms and images within ``reach`` (Å) cannot bear: :class:`UnusableStructure`."""
+    if not np.isfinite(system.cell).all():
+        raise UnusableStructure("the cell is not made of finite numbers")
+    inverse = np.linalg.inv(system.cell)
+    fractions = system.positions @ inverse
+    if not np.isfinite(fractions).all():
+        bad = system.ids[~np.isfinite(fractions).all(axis=1)]
+        raise UnusableStructure(f"positions are not finite numbers (atoms {', '.join(map(str, bad[:5]))})")
+    if np.abs(fractions[:, system.periodic]).max(initial=0.0) > 1e9:
+        raise UnusableStructure("an atom is more than 1e9 cells away from the cell: its position has no digits left")
+    halo = 2 * reach * np.linalg.norm(inverse, axis=0)
+    images = len(system.positions) * (np.prod(1 + halo * system.periodic) - 1)
+    if images > _MOST_IMAGES:
+        raise UnusableStructure(
+            f"the cell is so small that {len(system.positions)} atoms need {images:.2g} periodic images within "
+            f"{reach:g} Å"
+        )
+
+
 class SerialDomain:
     """One process that owns every atom.
 
@@ -142,7 +162,7 @@ class SerialDomain:
     (n, 3), ``forces`` (n, 3), ``cell`` (3, 3), ``periodic`` (3,) and ``permute(order)``.
 
     After :meth:`update`, ``positions`` and ``types`` (local and ghost atoms), ``neighbors`` and
-    the zeroed buffer ``forces`` are what the operators take.
+    the zeroed buffer ``forces`` are what the operators take; ``ids`` tells who the atoms are.
     """
 
     def __init__(self, cutoff, skin, n_types, threads=1):
@@ -156,24 +176,6 @@ class SerialDomain:
     def n_ghosts(self):
         return len(self.positions) - self._n_local
 
-    def _check(self, system, inverse):
-        """Refuse what the loops over atoms and images cannot bear."""
-        fractions = system.positions @ inverse
-        if not np.isfinite(fractions).all():
-            bad = system.ids[~np.isfinite(fractions).all(axis=1)]
-            raise UnusableStructure(f"positions are not finite numbers (atoms {', '.join(map(str, bad[:5]))})")
-        if np.abs(fractions[:, system.periodic]).max(initial=0.0) > 1e9:
-            raise UnusableStructure(
-                "an atom is more than 1e9 cells away from the cell: its position has no digits left"
-            )
-        reach = 2 * (self.cutoff + self.skin) * np.linalg.norm(inverse, axis=0)
-        images = len(system.positions) * (np.prod(1 + reach * system.periodic) - 1)
-        if images > _MOST_IMAGES:
-            raise UnusableStructure(
-                f"the cell is so small that {len(system.positions)} atoms need {images:.2g} periodic images within "
-                f"{self.cutoff + self.skin:g} Å"
-            )
-
     def rebuild(self, system):
         """Wrap and sort the atoms, find ghosts and neighbours anew.
 
@@ -182,11 +184,9 @@ class SerialDomain:
         The order depends on positions and ids alone, not on what went before, so a run that
         rebuilds when it writes a checkpoint goes on exactly as one that starts from it.
         """
-        if not np.isfinite(system.cell).all():
-            raise UnusableStructure("the cell is not made of finite numbers")
-        inverse = np.linalg.inv(system.cell)
-        self._check(system, inverse)
         reach = self.cutoff + self.skin
+        check_usable(system, reach)
+        inverse = np.linalg.inv(system.cell)
         _wrap(system.positions, system.images, system.cell, inverse, system.periodic)
         if len(system.positions):
             codes = _morton_codes(system.positions, system.positions.min(axis=0), 0.5 * reach)
@@ -204,6 +204,7 @@ class SerialDomain:
 
         self.positions, self.forces = np.empty((n + n_ghosts, 3)), np.zeros((n + n_ghosts, 3))
         self.types = np.concatenate([system.types, system.types[self.owners]])
+        self.ids = np.concatenate([system.ids, system.ids[self.owners]])
         self._reference, self._reference_cell = system.positions.copy(), system.cell.copy()
         self._forward(system)
         self.neighbors = self._builder.build(self.positions, self.types, n, reach)
@@ -233,10 +234,13 @@ class SerialDomain:
         self.positions[: self._n_local] = system.positions
         _place_ghosts(self.positions, self._n_local, self.owners, self.shifts, system.cell)
 
+    def reset_counters(self):
+        """Count from here on; there is nothing to count."""
+
     def fold(self, values):
         """Sums (n_local, ...) of a per-atom array over local atoms and their ghosts.
 
         ``values`` : (local and ghost atoms, ...) float64; changed in place.
         """
-        _fold_ghosts(values.reshape(len(values), -1), self._n_local, self.owners)
+        _fold_ghosts(values.reshape(len(values), int(np.prod(values.shape[1:]))), self._n_local, self.owners)
         return values[: self._n_local]

@@ -74,9 +74,11 @@ run {steps}
 def one_thread():
     """Environment in which no library starts threads of its own."""
     names = "OMP_NUM_THREADS TF_INTRA_OP_PARALLELISM_THREADS TF_INTER_OP_PARALLELISM_THREADS"
-    return os.environ | dict.fromkeys([*names.split(), "DP_INTRA_OP_PARALLELISM_THREADS"], "1") | {
-        "DP_INTER_OP_PARALLELISM_THREADS": "1"
-    }
+    return (
+        os.environ
+        | dict.fromkeys([*names.split(), "DP_INTRA_OP_PARALLELISM_THREADS"], "1")
+        | {"DP_INTER_OP_PARALLELISM_THREADS": "1"}
+    )
 
 
 def run_dpmd(folder, name, precision, threads, steps):

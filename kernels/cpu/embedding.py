@@ -75,9 +75,9 @@ def _in_chunks(code, width, columns):
 
 @kernel
 def gradient(code, to_features, at, stride, table, base, width, pairs, room, rows, begin, end, results):
-    """dE/dR of the pairs ``begin:end`` from dE/dT: ``results[4 p : 4 p + 4]``.
+    """dE/dR of the pairs ``begin:end`` from dE/dT, in four rows of ``room`` numbers:
 
-    results[4 p + c] = dT_c . g, for c = 0 also + (R . dT) . g'.
+    results[c, p] = dT_c . g, for c = 0 also + (R . dT) . g'.
     As many pairs are taken together as have their four sums in one vector; the last group repeats
     its last pair and writes past it.
     """
@@ -100,9 +100,11 @@ def gradient(code, to_features, at, stride, table, base, width, pairs, room, row
                 s1.add(columns[1] * value)
                 s2.add(columns[2] * value)
                 s3.add(columns[3] * value)
-        flat = [total.get() for pair_sums in sums for total in pair_sums]
-        for n in range(0, len(flat), code.lanes):
-            results.put(first * 4 + n, code.sums(flat[n : n + code.lanes]))
+        flat = [pair_sums[c].get() for c in range(4) for pair_sums in sums]
+        whole = [code.sums(flat[n : n + code.lanes]) for n in range(0, len(flat), code.lanes)]
+        for c in range(4):
+            vector, lane = divmod(c * together, code.lanes)
+            (results + room * c).put(first, code.part(whole[vector], lane, together))
 
 
 @kernel

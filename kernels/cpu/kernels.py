@@ -73,8 +73,8 @@ from .simd import OPTIONS, kernel
 INCLUDED, SKIPPED, MASKED = int(PairRule.INCLUDED), int(PairRule.SKIPPED), int(PairRule.MASKED)
 
 # rows of the integer pair scratch
-NEIGHBOR, KIND, ROW = range(3)
-PAIR_INTEGERS = 3
+NEIGHBOR, ROW = range(2)
+PAIR_INTEGERS = 2
 # segments of the neighbours of one type
 FAR, NEAR = np.int64(0), np.int64(1)  # not literal integers, each of which would be compiled for
 # phases that are timed
@@ -135,7 +135,8 @@ class Workload(NamedTuple):
 
     centres : local atoms grouped by type; blocks : (blocks, 3) begin and end in ``centres``, type;
     share_blocks : (threads + 1,) ranges of blocks per thread;
-    first, count, indices : the neighbour list; extra : (local atoms, n_extra) further inputs of
+    first, count, indices : the neighbour list; type_first : (local atoms, T) where neighbours of
+    each type begin in their centre's row; extra : (local atoms, n_extra) further inputs of
     the fitting networks; pages : (threads, pages) place of each page of ``PAGE`` atoms in the
     thread's force buffer, or -1; page_start : (threads + 1,) where each thread's buffer begins.
     """
@@ -143,8 +144,8 @@ class Workload(NamedTuple):
     centres: np.ndarray
     blocks: np.ndarray
     share_blocks: np.ndarray
-    types: np.ndarray
     first: np.ndarray
+    type_first: np.ndarray
     count: np.ndarray
     indices: np.ndarray
     extra: np.ndarray
@@ -155,7 +156,7 @@ class Workload(NamedTuple):
 class Scratch(NamedTuple):
     """Working memory, one slice per thread (first index); matrices are flat.
 
-    pairs, integers : numbers of every pair of a block; to_entries : dE/dR, four per pair;
+    pairs, integers : numbers of every pair of a block; to_entries : dE/dR, four rows;
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
@@ -194,22 +195,25 @@ class Results(NamedTuple):
 # --------------------------------------------------------------------- geometry
 
 
-@njit(**OPTIONS)
-def _collect(i, positions, types, indices, begin, end, cutoff2, pairs, integers, p):
-    """Pairs of centre ``i`` within the cutoff, written from column ``p``; returns the end column.
+@kernel
+def _collect(code, pairs, room, neighbor, start, i, positions, indices, begin, end, cutoff2) -> int:
+    """Pairs of centre ``i`` with ``indices[begin:end]`` within the cutoff, written from column ``start``.
 
-    Differences are taken in double precision, then rounded to the kernel's type.
+    Returns the end column.  Differences are taken in double precision, then rounded to the
+    kernel's type; INVERSE_R holds r^2 for now.
     """
-    x, y, z = positions[i, 0], positions[i, 1], positions[i, 2]
-    for q in range(begin, end):  # branch-free: always write, advance when near enough
-        j = indices[q]
-        dx, dy, dz = positions[j, 0] - x, positions[j, 1] - y, positions[j, 2] - z
-        r2 = dx * dx + dy * dy + dz * dz
-        pairs[X, p], pairs[Y, p], pairs[Z, p] = dx, dy, dz
-        pairs[INVERSE_R, p] = r2  # replaced below
-        integers[NEIGHBOR, p], integers[KIND, p] = j, types[j]
-        p += r2 < cutoff2
-    return p
+    centre = [(positions + i * 3)[c] for c in range(3)]
+    rows = [pairs + room * k for k in (X, Y, Z, INVERSE_R)]
+    column = code.variable(start)
+    with code.loop(begin, end) as q:  # branch-free: always write, advance when near enough
+        j, p = indices[q], column.get()
+        vector = [(positions + j * 3)[c] - centre[c] for c in range(3)]
+        r2 = vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2]
+        for row, number in zip(rows, (*vector, r2), strict=True):
+            row.put(p, code.number(number))
+        neighbor.put(p, indices.raw(q))
+        column.set(p + code.one_if(r2 < cutoff2))
+    return column.get()
 
 
 @njit(**OPTIONS)
@@ -221,32 +225,39 @@ def _swap(pairs, integers, p, q):
 
 
 @njit(**OPTIONS)
-def _keep_nearest(pairs, integers, begin, end, sel, shared_selection):
-    """Drop neighbours beyond ``sel`` by the rule of the model's origin; returns the new end column.
+def _keep_nearest(pairs, integers, run, sel, shared_selection):
+    """Drop neighbours beyond ``sel`` by the rule of the model's origin.
 
+    run : (2 T + 1,) first pair of each type at even places, updated.
     Slow path: only for centres with more neighbours than the model has slots.
     """
-    n = end - begin
+    n_types = sel.size
+    begin = run[0]
+    n = run[2 * n_types] - begin
     taken, keep = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-    used = np.zeros(sel.size, np.int64)
+    used, kind = np.zeros(n_types, np.int64), np.zeros(n, np.int64)
+    for b in range(n_types):
+        kind[run[2 * b] - begin : run[2 * b + 2] - begin] = b
     for _ in range(min(sel.sum(), n) if shared_selection else n):
         nearest = -1
         for q in range(n):
             if not taken[q] and (nearest < 0 or pairs[INVERSE_R, begin + q] < pairs[INVERSE_R, begin + nearest]):
                 nearest = q
         taken[nearest] = True
-        kind = integers[KIND, begin + nearest]
-        if used[kind] < sel[kind]:
-            used[kind] += 1
+        if used[kind[nearest]] < sel[kind[nearest]]:
+            used[kind[nearest]] += 1
             keep[nearest] = True
     p = begin
-    for q in range(begin, end):
-        if keep[q - begin]:
-            for row in (X, Y, Z, INVERSE_R):
-                pairs[row, p] = pairs[row, q]
-            integers[NEIGHBOR, p], integers[KIND, p] = integers[NEIGHBOR, q], integers[KIND, q]
-            p += 1
-    return p
+    for b in range(n_types):
+        first, last = run[2 * b], run[2 * b + 2]
+        run[2 * b] = p
+        for q in range(first, last):
+            if keep[q - begin]:
+                for row in (X, Y, Z, INVERSE_R):
+                    pairs[row, p] = pairs[row, q]
+                integers[NEIGHBOR, p] = integers[NEIGHBOR, q]
+                p += 1
+    run[2 * n_types] = p
 
 
 @kernel
@@ -277,56 +288,67 @@ def _environment(code, pairs, room, n, switch, statistics):
             row[entry].put(p, row[k].vector(p) * factor)
 
 
-@njit(**OPTIONS)
-def _find_rows(pairs, integers, begin, end, segment, numbers):
+@kernel
+def _find_rows(code, pairs, room, rows, begin, end, segment, numbers):
     """Table row, fraction of it and d fraction / d input of the pairs ``begin:end``."""
-    F = pairs.dtype.type
-    lower, upper, maximum = F(numbers[LOWER]), F(numbers[UPPER]), F(numbers[MAXIMUM])
-    inverse_fine, inverse_coarse, one = F(numbers[INVERSE_FINE]), F(numbers[INVERSE_COARSE]), F(1)
-    n_fine, n_coarse = np.int32(segment[N_FINE]), np.int32(segment[N_COARSE])
-    for p in range(begin, end):
-        x = pairs[R0, p]
-        fine = x < upper
-        z = (x - lower) * inverse_fine if fine else (x - upper) * inverse_coarse
-        k = min(max(np.int32(z), np.int32(0)), (n_fine if fine else n_coarse) - np.int32(1))
-        row, fraction, scale = k if fine else n_fine + k, z - F(k), inverse_fine if fine else inverse_coarse
-        if x < lower:
-            row, fraction, scale = n_fine + n_coarse, x - lower, one
-        if x >= maximum:
-            row, fraction, scale = n_fine + n_coarse + np.int32(1), x - maximum, one
-        integers[ROW, p] = row
-        pairs[FRACTION, p], pairs[ROW_SCALE, p] = fraction, scale
+    inputs, fractions, scales = pairs + room * R0, pairs + room * FRACTION, pairs + room * ROW_SCALE
+    lower, upper, maximum, inverse_fine, inverse_coarse = (
+        code.fill(code.number(numbers[k])) for k in (LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE)
+    )
+    n_fine, n_coarse = (code.fill(code.narrow(segment[k])) for k in (N_FINE, N_COARSE))
+    zero, one = code.fill(0.0), code.fill(1.0)
+    with code.loop(begin, end, code.lanes) as p:
+        x = inputs.vector(p)
+        z = code.function("maxnum", (x - lower) * inverse_fine, zero)
+        whole, number = code.integers(code.function("minnum", z, code.fill(1e6)))
+        inside = whole < n_fine
+        row = code.select(inside, whole, n_fine - 1)
+        fraction = z - code.select(inside, number, code.from_integers(row))
+        scale = inverse_fine
+        # the coarse section, and linear continuations below and above
+        coarse = code.function("maxnum", (x - upper) * inverse_coarse, zero)
+        whole, number = code.integers(code.function("minnum", coarse, code.fill(1e6)))
+        whole = code.select(whole < n_coarse, whole, n_coarse - 1)
+        beyond = (upper - x) < code.fill(1e-30)
+        for condition, new_row, new_fraction, new_scale in (
+            (beyond, n_fine + whole, coarse - code.from_integers(whole), inverse_coarse),
+            (x < lower, n_fine + n_coarse, x - lower, one),
+            (maximum < x, n_fine + n_coarse + 1, x - maximum, one),
+        ):
+            row = code.select(condition, new_row, row)
+            fraction = code.select(condition, new_fraction, fraction)
+            scale = code.select(condition, new_scale, scale)
+        rows.put(p, row)
+        fractions.put(p, fraction)
+        scales.put(p, scale)
 
 
 @njit(**OPTIONS)
 def _block_geometry(model, load, positions, atoms, a, pairs, integers, runs):
     """Pairs and environment of every centre of a block; returns the number of overflowing centres."""
-    n_types = model.sel.size
+    n_types, room = model.sel.size, pairs.shape[1]
     cutoff2 = model.switch[END] * model.switch[END]
     slots = model.sel.sum()
     overflowed, end = 0, np.int64(0)
     for q in range(atoms.size):
-        i = atoms[q]
-        row, begin = load.first[i], end
-        end = _collect(
-            i, positions, load.types, load.indices, row, row + load.count[i], cutoff2, pairs, integers, begin
-        )
-        while True:  # once more after dropping what exceeds sel
-            p = begin
-            over = model.shared_selection and end - begin > slots
-            for b in range(n_types):
-                runs[q, 2 * b] = p
-                while p < end and integers[KIND, p] == b:
-                    p += 1
-                over = over or (p - runs[q, 2 * b] > model.sel[b] and model.sel[b] > 0)
-            runs[q, 2 * n_types] = end
-            if not over:
-                break
+        i, run = atoms[q], runs[q]
+        row, begin, over = load.first[i], end, False
+        for b in range(n_types):
+            run[2 * b] = end
+            last = load.type_first[i, b + 1] if b + 1 < n_types else load.count[i]
+            end = _collect(
+                pairs, room, integers[NEIGHBOR], end, i, positions, load.indices, row + load.type_first[i, b],
+                row + last, cutoff2,
+            )  # fmt: skip
+            over = over or (end - run[2 * b] > model.sel[b] and model.sel[b] > 0)
+        run[2 * n_types] = end
+        if over or (model.shared_selection and end - begin > slots):
             overflowed += 1
-            end = _keep_nearest(pairs, integers, begin, end, model.sel, model.shared_selection)
+            _keep_nearest(pairs, integers, run, model.sel, model.shared_selection)
+            end = run[2 * n_types]
         for b in range(n_types):  # far neighbours first
             split = pairs.dtype.type(model.split[a, b])
-            p, near = runs[q, 2 * b], runs[q, 2 * b + 2] if b + 1 < n_types else end
+            p, near = run[2 * b], run[2 * b + 2]
             if split == np.inf:  # no basis: full rows for all
                 near = p
             while p < near:
@@ -335,15 +357,17 @@ def _block_geometry(model, load, positions, atoms, a, pairs, integers, runs):
                     _swap(pairs, integers, p, near)
                 else:
                     p += 1
-            runs[q, 2 * b + 1] = near
-    _environment(pairs, pairs.shape[1], end, model.switch, model.statistics[a])
+            run[2 * b + 1] = near
+    _environment(pairs, room, end, model.switch, model.statistics[a])
     for q in range(atoms.size):
         for b in range(n_types):
             for segment in (FAR, NEAR):
-                _find_rows(
-                    pairs, integers, runs[q, 2 * b + segment], runs[q, 2 * b + segment + 1],
-                    model.segments[a, b, segment], model.segment_numbers[a, b, segment],
-                )  # fmt: skip
+                begin, end = runs[q, 2 * b + segment], runs[q, 2 * b + segment + 1]
+                if end > begin:
+                    _find_rows(
+                        pairs, room, integers[ROW], begin, end, model.segments[a, b, segment],
+                        model.segment_numbers[a, b, segment],
+                    )  # fmt: skip
     return overflowed
 
 
@@ -408,7 +432,8 @@ def _gradient_segments(
                 if end == begin:
                     continue
                 if model.rules[a, b] != INCLUDED:
-                    results[4 * begin : 4 * end] = 0
+                    for c in range(4):
+                        results[c * room + begin : c * room + end] = 0
                     continue
                 to_features, stride = (to_far, far_stride) if segment == FAR else (to_near, near_stride)
                 gradient(
@@ -420,36 +445,41 @@ def _gradient_segments(
 # --------------------------------------------------------------------- forces
 
 
-@njit(**OPTIONS)
-def _forces(i, pairs, integers, to_entries, p0, p1, switch, statistics, pages, forces, virial, of_atoms, want_atomic):
-    """Turn dE/dR into forces on centre and neighbours and the centre's share of the virial.
+@kernel
+def _pair_forces(code, pairs, room, n, switch, statistics, to_entries):
+    """dE/dr_ij of pairs ``0 .. n - 1`` of a block from dE/dR, in place of rows R1 .. R3.
 
     With h = r_ij / r, s = w/(r+p), v = w r/(r+p)^2, g = dE/d(s, v h):
-    dE/dr_ij = [g_0 s' + (g . h)(v' - v/r)] h + (v/r) g.  It replaces rows R1 .. R3 of the scratch.
+    dE/dr_ij = [g_0 s' + (g . h)(v' - v/r)] h + (v/r) g.
     """
-    F = pairs.dtype.type
-    one, zero = F(1), F(0)
-    start, inverse_width, protection = F(switch[START]), F(switch[INVERSE_WIDTH]), F(switch[PROTECTION])
-    inverse_std, inverse_angular = F(statistics[INVERSE_STD]), F(statistics[INVERSE_ANGULAR])
-    for p in range(p0, p1):
-        inverse_r = pairs[INVERSE_R, p]
+    row = [pairs + room * k for k in range(PAIR_NUMBERS)]
+    start, inverse_width, protection = (code.fill(code.number(switch[k])) for k in (START, INVERSE_WIDTH, PROTECTION))
+    inverse_std, angular = (code.fill(code.number(statistics[k])) for k in (INVERSE_STD, INVERSE_ANGULAR))
+    zero, one = code.fill(0.0), code.fill(1.0)
+    with code.loop(0, n, code.lanes) as p:
+        inverse_r = row[INVERSE_R].vector(p)
         r = one / inverse_r
-        u = min(max((r - start) * inverse_width, zero), one)
-        weight_slope = F(-30) * u * u * (one - u) * (one - u) * inverse_width
+        u = code.function("minnum", code.function("maxnum", (r - start) * inverse_width, zero), one)
+        rest = u * (one - u)
+        weight_slope = rest * rest * inverse_width * -30.0
         inverse_shifted = one / (r + protection)
-        radial, angle = pairs[RADIAL, p], pairs[ANGLE, p]
+        radial, angle = row[RADIAL].vector(p), row[ANGLE].vector(p)
         radial_slope = (weight_slope - radial) * inverse_shifted
         # d/dr of radial * r / (r + p)
         angle_slope = (radial_slope * r + radial - angle) * inverse_shifted
-        hx, hy, hz = pairs[X, p] * inverse_r, pairs[Y, p] * inverse_r, pairs[Z, p] * inverse_r
-        gx, gy, gz = to_entries[4 * p + 1], to_entries[4 * p + 2], to_entries[4 * p + 3]
-        gx, gy, gz = gx * inverse_angular, gy * inverse_angular, gz * inverse_angular
+        h = [row[k].vector(p) * inverse_r for k in (X, Y, Z)]
+        g = [(to_entries + room * c).vector(p) * angular for c in (1, 2, 3)]
         transverse = angle * inverse_r
-        along = to_entries[4 * p] * inverse_std * radial_slope
-        along += (gx * hx + gy * hy + gz * hz) * (angle_slope - transverse)
-        pairs[R1, p] = along * hx + transverse * gx
-        pairs[R2, p] = along * hy + transverse * gy
-        pairs[R3, p] = along * hz + transverse * gz
+        along = to_entries.vector(p) * inverse_std * radial_slope
+        along = along + (g[0] * h[0] + g[1] * h[1] + g[2] * h[2]) * (angle_slope - transverse)
+        for k, h_k, g_k in zip((R1, R2, R3), h, g, strict=True):
+            row[k].put(p, along * h_k + transverse * g_k)
+
+
+@njit(**OPTIONS)
+def _assemble(i, pairs, integers, p0, p1, pages, forces, virial, of_atoms, want_atomic):
+    """Add the pair forces of centre ``i`` to the atoms, and its share of the virial."""
+    zero = pairs.dtype.type(0)
     fx, fy, fz = zero, zero, zero
     xx, xy, xz, yx, yy, yz, zx, zy, zz = zero, zero, zero, zero, zero, zero, zero, zero, zero
     for p in range(p0, p1):
@@ -564,12 +594,14 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
             model, n, a, pairs, integers, runs, to_near, near_stride, to_far, far_stride, exact_rows, to_entries
         )
         t6 = read_clock(clock, clock_id)
+        n_pairs = runs[n - 1, 2 * model.sel.size]
+        _pair_forces(pairs, pairs.shape[1], n_pairs, model.switch, model.statistics[a], to_entries)
         for q in range(n):
             i = atoms[q]
             results.energies[i] += energies[q]
-            _forces(
-                i, pairs, integers, to_entries, runs[q, 0], runs[q, 2 * model.sel.size], model.switch,
-                model.statistics[a], pages, forces, results.virials[i], of_atoms, want_atomic,
+            _assemble(
+                i, pairs, integers, runs[q, 0], runs[q, 2 * model.sel.size], pages, forces, results.virials[i],
+                of_atoms, want_atomic,
             )  # fmt: skip
         t7 = read_clock(clock, clock_id)
         timers[GEOMETRY] += t1 - t0
@@ -580,15 +612,24 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
 
 
 @njit(**OPTIONS)
-def mark_pages(share, load, pages):
-    """Set ``pages[share, k]`` to 0 for every page of atoms that the share's pairs touch, else -1."""
+def survey(share, load, types, pages):
+    """Fill ``load.type_first`` for the share's centres, and mark the pages of atoms that it touches.
+
+    pages : (threads, pages), 0 where the share's pairs have an atom of the page, else -1.
+    """
     pages[share] = -1
+    n_types = load.type_first.shape[1]
     for block in range(load.share_blocks[share], load.share_blocks[share + 1]):
         for k in range(load.blocks[block, 0], load.blocks[block, 1]):
-            i = load.centres[k]
+            i, b = load.centres[k], 0
             pages[share, i >> PAGE_BITS] = 0
-            for q in range(load.first[i], load.first[i] + load.count[i]):
-                pages[share, load.indices[q] >> PAGE_BITS] = 0
+            for q in range(load.count[i]):
+                j = load.indices[load.first[i] + q]
+                pages[share, j >> PAGE_BITS] = 0
+                while b <= types[j]:
+                    load.type_first[i, b] = q
+                    b += 1
+            load.type_first[i, b:n_types] = load.count[i]
 
 
 @njit(**OPTIONS)

@@ -24,16 +24,60 @@ from .packing import (
     WIDTH_IN,
     WIDTH_OUT,
 )
-from .simd import OPTIONS, round_up
+from .simd import OPTIONS, VECTOR_BYTES, kernel, round_up
+
+
+@kernel
+def _add_to_rows(code, y, width, x, rows):
+    """y[i, k] += x[k] for every row."""
+    with code.loop(0, rows) as i:
+        row = y + i * width
+        with code.loop(0, width, code.lanes) as k:
+            row.put(k, row.vector(k) + x.vector(k))
+
+
+@kernel
+def _multiply_rows(code, y, width, x, rows):
+    """y[i, k] *= x[k] for every row."""
+    with code.loop(0, rows) as i:
+        row = y + i * width
+        with code.loop(0, width, code.lanes) as k:
+            row.put(k, row.vector(k) * x.vector(k))
+
+
+@kernel
+def _multiply_by(code, y, x, n):
+    """y[k] *= x[k]."""
+    with code.loop(0, n, code.lanes) as k:
+        y.put(k, y.vector(k) * x.vector(k))
+
+
+@kernel
+def _add_columns(code, y, at_y, stride_y, x, at_x, stride_x, columns, rows):
+    """y[i, k] += x[i, k] for whole vectors of columns."""
+    y, x = y + at_y, x + at_x
+    with code.loop(0, rows) as i:
+        to, add = y + i * stride_y, x + i * stride_x
+        with code.loop(0, columns, code.lanes) as k:
+            to.put(k, to.vector(k) + add.vector(k))
+
+
+@njit(**OPTIONS)
+def _add_block(y, at_y, stride_y, x, at_x, stride_x, columns, rows):
+    """y[i, k] += x[i, k] for any number of columns."""
+    lane = VECTOR_BYTES // y.itemsize
+    whole = columns // lane * lane
+    _add_columns(y, at_y, stride_y, x, at_x, stride_x, whole, rows)
+    for i in range(rows):
+        for k in range(whole, columns):
+            y[at_y + i * stride_y + k] += x[at_x + i * stride_x + k]
 
 
 @njit(**OPTIONS)
 def _add_skip(kind, n_in, x, stride_x, y, stride_y, rows):
     """y += x (kind 1) or (x, x) (kind 2), row by row."""
     for copy in range(kind):
-        for i in range(rows):
-            for k in range(n_in):
-                y[i * stride_y + copy * n_in + k] += x[i * stride_x + k]
+        _add_block(y, copy * n_in, stride_y, x, 0 * n_in, stride_x, n_in, rows)
 
 
 @njit(**OPTIONS)
@@ -49,18 +93,11 @@ def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, sl
             multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows, step)
     if not in_half:
         multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows, step)
-    bias = numbers[layer[BIAS] : layer[BIAS] + width]
-    for i in range(rows):
-        row = y[i * width : (i + 1) * width]
-        for k in range(width):
-            row[k] += bias[k]
+    _add_to_rows(y, width, numbers[layer[BIAS] :], rows)
     activate(layer[ACTIVATION], parameters, y[: rows * width], slope[: rows * width])
     if layer[TIMESTEP] >= 0:
-        timestep = numbers[layer[TIMESTEP] : layer[TIMESTEP] + width]
-        for i in range(rows):
-            for k in range(width):
-                y[i * width + k] *= timestep[k]
-                slope[i * width + k] *= timestep[k]
+        _multiply_rows(y, width, numbers[layer[TIMESTEP] :], rows)
+        _multiply_rows(slope, width, numbers[layer[TIMESTEP] :], rows)
     _add_skip(layer[SKIP], layer[N_IN], x, stride_x, y, width, rows)
 
 
@@ -99,8 +136,7 @@ def energy_and_gradient(
         width_in, width = layers[layer, WIDTH_IN], layers[layer, WIDTH_OUT]
         position -= 2 * rows * width
         slope = work[position + rows * width : position + 2 * rows * width]
-        for k in range(rows * width):
-            slope[k] *= gradient[k]
+        _multiply_by(slope, gradient, rows * width)
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
         in_half = layers[layer, HALF_BACKWARD] >= 0
         if half is not None:  # noqa: SIM102
@@ -110,9 +146,7 @@ def energy_and_gradient(
         if not in_half:
             multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows, step)
         for copy in range(layers[layer, SKIP]):
-            for i in range(rows):
-                for k in range(n_in):
-                    through[i * stride + k] += gradient[i * width + copy * n_in + k]
+            _add_block(through, 0 * n_in, stride, gradient, copy * n_in, width, n_in, rows)
         gradient = through
         front, back = back, front
 
@@ -156,8 +190,7 @@ def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
         _layer_forward(
             numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, rows
         )
-        for k in range(rows * width):
-            new_slopes[k] *= derivative[k]
+        _multiply_by(new_slopes, derivative, rows * width)
         _add_skip(layers[layer, SKIP], n_in, slopes, stride, new_slopes, width, rows)
         values, slopes, stride = new_values, new_slopes, width
         spare_value, spare_slope = 2 - spare_value, 4 - spare_slope

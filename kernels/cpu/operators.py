@@ -128,15 +128,15 @@ class CpuOperators:
             centres=np.concatenate([*by_type, np.zeros(0, np.int64)]).astype(np.int64),
             blocks=rows,
             share_blocks=np.cumsum([0] + [len(share) for share in per_share]),
-            types=types,
             first=neighbors.first,
+            type_first=np.zeros((neighbors.n_centres, self.model.n_types), np.int32),
             count=neighbors.count,
             indices=neighbors.indices,
             extra=np.zeros((0, 0)),
             pages=np.empty((self.threads, n_pages), np.int32),
             page_start=np.zeros(self.threads + 1, np.int64),
         )
-        run_shares(kernels.mark_pages, self.threads, load, load.pages)
+        run_shares(kernels.survey, self.threads, load, types, load.pages)
         touched = load.pages >= 0
         load.pages[touched] = (np.cumsum(touched, axis=1) - 1)[touched]
         np.cumsum(touched.sum(axis=1), out=load.page_start[1:])

@@ -13,8 +13,9 @@ A function decorated with :func:`kernel` *writes* code when numba compiles a cal
             array.put(i, array.vector(i) * code.fill(factor))
 
 Array arguments arrive as :class:`Pointer` to their first element (they must be contiguous),
-numbers as :class:`Value`.  Python loops unroll, ``code.loop`` makes real loops.  Nothing checks
-bounds: whole vectors are read and written, so arrays need room up to the next whole vector.
+numbers as :class:`Value`; vectors have the type of the first array of floating-point numbers.
+Python loops unroll, ``code.loop`` makes real loops.  Nothing checks bounds: whole vectors are read
+and written, so arrays need room up to the next whole vector.
 """
 
 import os
@@ -112,7 +113,8 @@ class Value:
 
     @property
     def _integer(self):
-        return isinstance(self.value.type, ir.IntType)
+        kind = self.value.type
+        return isinstance(getattr(kind, "element", kind), ir.IntType)
 
     def _with(self, other, for_integers, for_floats):
         builder, other = self.code.builder, self.code.value(other, self.value.type)
@@ -229,17 +231,35 @@ class Code:
         if isinstance(x, Value):
             return x.value
         if isinstance(kind, ir.VectorType):
-            return ir.Constant(kind, [x] * kind.count)
+            return ir.Constant(kind, [x] * kind.count)  # the same in all lanes
         return ir.Constant(kind, x)
 
     def fill(self, x):
         """A vector whose lanes are all the number ``x``."""
         if not isinstance(x, Value):
             return Value(self, self.value(float(x), self.vector_type))
-        n = VECTOR_BYTES // (8 if x.value.type in (INT64, ir.DoubleType()) else 4)
+        n = self.lanes
         blank = ir.Constant(ir.VectorType(x.value.type, n), ir.Undefined)
         first = self.builder.insert_element(blank, x.value, ir.Constant(INT32, 0))
         return Value(self, self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, n), [0] * n)))
+
+    def integers(self, vector):
+        """A vector cut to int32 and, as numbers again, to what is left of it: ``(whole, number)``."""
+        whole = self.builder.fptosi(vector.value, self.int_vector)
+        return Value(self, whole), Value(self, self.builder.sitofp(whole, self.vector_type))
+
+    def from_integers(self, vector):
+        """A vector of int32 as floating-point numbers."""
+        return Value(self, self.builder.sitofp(vector.value, self.vector_type))
+
+    def narrow(self, integer):
+        """An integer as int32."""
+        return Value(self, self.builder.trunc(integer.value, INT32))
+
+    def part(self, vector, first, n):
+        """``n`` lanes of a vector from ``first`` on."""
+        order = ir.Constant(ir.VectorType(INT32, n), list(range(first, first + n)))
+        return Value(self, self.builder.shuffle_vector(vector.value, vector.value, order))
 
     def number(self, x):
         """The scalar ``x`` in the type of the vectors' lanes."""
@@ -286,6 +306,10 @@ class Code:
     def smallest(self, a, b):
         """The smaller of two integers."""
         return self.select(a < b, a, Value(self, self.value(b, INT64)))
+
+    def one_if(self, condition):
+        """1 or 0."""
+        return Value(self, self.builder.zext(condition, INT64))
 
     def lanes_from(self, first, vector):
         """``vector`` with zeros in the lanes below ``first`` (an integer)."""
@@ -351,7 +375,11 @@ class Code:
 
 
 def kernel(write):
-    """Turn ``write(code, *arguments)`` into a function that compiled code can call; it returns nothing."""
+    """Turn ``write(code, *arguments)`` into a function that compiled code can call.
+
+    If ``write`` is annotated ``-> int`` it returns an integer :class:`Value`, else nothing.
+    """
+    result = types.intp if write.__annotations__.get("return") is int else types.void
 
     def define(typing_context, *arguments):
         arrays = [a for a in arguments if isinstance(a, types.Array)]
@@ -368,11 +396,11 @@ def kernel(write):
                     passed.append(Pointer(code, data))
                 else:
                     passed.append(Value(code, value))
-            write(code, *passed)
-            return context.get_dummy_value()
+            returned = write(code, *passed)
+            return returned.value if result is types.intp else context.get_dummy_value()
 
         kinds = [types.intp if isinstance(a, types.Integer) else a for a in arguments]
-        return types.void(*kinds), generate
+        return result(*kinds), generate
 
     update_wrapper(define, write)
     define.__signature__ = signature(write)  # numba asks how many arguments there are

@@ -47,10 +47,13 @@ def available():
 
 
 class Flag:
-    """An integer that kernels set and the host reads: host memory that the device sees."""
+    """An integer that kernels set and the host reads: host memory that the device sees.
 
-    def __init__(self, allocation, pointer, synchronize):
-        self._allocation, self._synchronize = allocation, synchronize
+    mark : function that notes the launches so far and returns a function that waits for them.
+    """
+
+    def __init__(self, allocation, pointer, mark):
+        self._allocation, self._mark, self._wait = allocation, mark, None
         self._value = np.frombuffer(allocation, np.int32, 1)
         self.pointer = np.uint64(pointer)
 
@@ -58,9 +61,13 @@ class Flag:
         """Set it to 0; no kernel that may set it must be running."""
         self._value[0] = 0
 
+    def mark(self):
+        """Let :meth:`read` wait for the kernels launched so far, not for later ones."""
+        self._wait = self._mark()
+
     def read(self):
-        """Wait for the kernels launched so far, then return the value."""
-        self._synchronize()
+        """Wait for the kernels launched before :meth:`mark`, then return the value."""
+        self._wait()
         return int(self._value[0])
 
 
@@ -210,7 +217,13 @@ class CudaDevice:
     def flag(self):
         """A new :class:`Flag`."""
         memory = self.xp.cuda.alloc_pinned_memory(64)
-        return Flag(memory, memory.ptr, self.synchronize)
+        event = self.xp.cuda.Event(block=False, disable_timing=True)
+
+        def mark():
+            event.record()
+            return event.synchronize
+
+        return Flag(memory, memory.ptr, mark)
 
     # ------------------------------------------------------------------ work
 

@@ -9,6 +9,9 @@
 
 #define FEW_WARPS 16
 #define FEW_ROWS 8
+#ifndef FEW_BOUNDS  // two blocks to a multiprocessor: the last layer has several per multiprocessor
+#define FEW_BOUNDS __launch_bounds__(32 * FEW_WARPS, 2)
+#endif
 
 // sums[row of the block][lane] of input (n, k) times weight (k, width), at column first + lane; then warp w
 // of the block returns the number of row w (the warps beyond repeat it).
@@ -43,7 +46,7 @@ __device__ __forceinline__ real few_product(
 
 // y, slope (n, width) of a hidden layer; for the last one (w not null) instead of y the input h = w slope of
 // the first backward product goes to `y`, and the row's part of the energy to partial (n, blocks of columns).
-extern "C" __global__ void few_forward(
+extern "C" __global__ void FEW_BOUNDS few_forward(
     int n, int k, int width, const real* __restrict__ input, const real* __restrict__ weight,
     const real* __restrict__ bias, const real* __restrict__ timestep, int code, const double* __restrict__ parameters,
     int skip, const real* __restrict__ before, real* __restrict__ y, real* __restrict__ slope,
@@ -73,7 +76,7 @@ extern "C" __global__ void few_forward(
 // Product of h (n, k) with a transposed weight (k, width), then g = product + skip of g above and
 // h_below = g slope; slope null: the gradient of the descriptor, only g is written.
 // The first one (partial not null) also adds up the energies of `parts` blocks of columns.
-extern "C" __global__ void few_backward(
+extern "C" __global__ void FEW_BOUNDS few_backward(
     int n, int k, int width, const real* __restrict__ h, const real* __restrict__ weight,
     const real* __restrict__ above, int above_stride, int skip, const real* __restrict__ slope, real* __restrict__ g,
     real* __restrict__ h_below, const double* __restrict__ partial, int parts, const int* __restrict__ centres,

@@ -408,8 +408,11 @@ class CudaOperators:
 
             step()  # once directly: compiles, and cuBLAS sets itself up
             self._replay = self.device.record(step)
-        else:
+        elif not neighbors.is_ahead:
             self._replay()
+        neighbors.is_ahead = False
+        if self._few:
+            neighbors.ahead = self._replay
         return DeviceEvaluation(self, self._work, overflowed)
 
     def sum_columns(self, values, columns):

@@ -272,14 +272,15 @@ def test_damaged_or_other_models(water_run, tmp_path, find_model, damage):
         assert "se_e2_a" in text
 
 
-def test_launcher_is_refused(water_run, monkeypatch):
+def test_launcher_without_mpi4py_is_refused(water_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setattr("dpmd.cli._launchers", (("PMI_RANK", "PMI_SIZE"),))
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "4")
     code, text = water_run()
     assert code == 2
-    assert "launcher" in text
-    assert "--threads" in text
+    for word in ("launcher", "pip install 'dpmd[mpi]'", "--threads"):
+        assert word in text
 
 
 @pytest.mark.parametrize(

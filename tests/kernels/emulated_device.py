@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmd.kernels.cuda.device import HALF, PLAIN, Flag, _argument, source
 
-_names = re.compile(r'extern "C" __global__ void(?: LAUNCH_BOUNDS\(\w+\))? (\w+)\(')
+_names = re.compile(r'extern "C" __global__ void(?: LAUNCH_BOUNDS\(\w+\)| FEW_BOUNDS)? (\w+)\(')
 _types = {"i": ctypes.c_int, "l": ctypes.c_longlong, "d": ctypes.c_double, "f": ctypes.c_float, "L": ctypes.c_void_p}
 
 
@@ -75,7 +75,7 @@ class EmulatedDevice:
 
     def flag(self):
         memory = bytearray(64)
-        return Flag(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)), self.synchronize)
+        return Flag(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)), lambda: self.synchronize)
 
     def compile(self, names, macros):
         text = source("common.cuh", *names)

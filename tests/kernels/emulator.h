@@ -17,6 +17,7 @@ using std::min;
 #define WARPS 1
 #define MOST_THREADS 512
 #define LAUNCH_BOUNDS(minimum_blocks)
+#define FEW_BOUNDS
 #define __global__
 #define __device__
 #define __shared__ static
