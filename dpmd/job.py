@@ -167,7 +167,7 @@ class Job:
                 if device.startswith("cuda"):
                     raise InputError(
                         f"{run.where('device')}: several ranks compute on CPUs only; start md-run without the MPI "
-                        "launcher to use a GPU, or set device = \"cpu\""
+                        'launcher to use a GPU, or set device = "cpu"'
                     )
                 device = "cpu"
             potential = Potential(

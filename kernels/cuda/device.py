@@ -18,6 +18,8 @@ PLAIN, HALF, SPLIT = range(3)
 INPUT_TYPES = {HALF: np.dtype(np.uint16), SPLIT: np.dtype(np.uint16)}
 #: warps of a block
 WARPS = 4
+#: bytes that cuBLAS gets for its own use
+WORKSPACE = 32 << 20
 
 
 class DeviceError(ModelError):
@@ -117,7 +119,7 @@ class _Blas:
         self._library = ctypes.CDLL(f"libcublas.so.{cupy.cuda.runtime.runtimeGetVersion() // 1000}")
         self._handle = ctypes.c_void_p()
         self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
-        self._workspace = cupy.empty(32 << 20, np.uint8)  # of its own, so that recorded steps allocate none
+        self._workspace = cupy.empty(WORKSPACE, np.uint8)  # of its own, so that recorded steps allocate none
         self._one = {t: np.ones(1, t) for t in (np.float32, np.float64)}
         self._zero = {t: np.zeros(1, t) for t in (np.float32, np.float64)}
 

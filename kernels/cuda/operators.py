@@ -10,7 +10,7 @@ from dpmd.models.lowrank import describe_low_rank
 from dpmd.models.networks import evaluate
 
 from ..operators import Evaluation, resolve_parameters
-from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, CudaDevice, DeviceError
+from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, WORKSPACE, CudaDevice, DeviceError
 from .packing import even, pack_embeddings, pack_exact_networks, pack_fitting
 
 FIXED_SCALE = 2.0**42  # units of forces and virials in kernels, as in common.cuh
@@ -175,7 +175,7 @@ class CudaOperators:
         )  # fmt: skip
 
     def predicted_memory(self, n_atoms, n_ghosts, stride):
-        """Bytes on the device of a simulation: atoms, lists with room for ``stride``, scratch, tables.
+        """Bytes on the device of a simulation: atoms, lists with room for ``stride``, scratch, tables, cuBLAS.
 
         At a rebuild, sorting needs as much as keys and candidates of all atoms and ghosts once more.
         """
@@ -183,8 +183,10 @@ class CudaOperators:
         per_atom = 32 * 3 + 32 * 2 + 32 * 2 + 2 * (8 + 4 + 8 + 12) + 16 + 4 * d.n_types + 4 + 4 * stride + 24
         per_any = 32 + 12 + 4 + 4 + 16 + 4 * 8
         tables = sum(a.nbytes for a in (self._near, self._far))
-        rows = min(n_atoms, self._chunk or CHUNK)
-        return int(n_atoms * per_atom + (n_atoms + n_ghosts) * per_any + rows * self.bytes_per_centre(stride) + tables)
+        scratch = min(n_atoms, self._chunk or CHUNK) * self.bytes_per_centre(stride)
+        if self._few:
+            scratch *= len(self._fitting)
+        return int(n_atoms * per_atom + (n_atoms + n_ghosts) * per_any + scratch + tables + WORKSPACE)
 
     def _prepare(self, type_counts, stride):
         """Scratch for chunks of centres; smaller chunks where memory is short."""
