@@ -15,7 +15,9 @@ def _ensemble_settings(options):
     section = next(s for s in SECTIONS if s.name == "ensemble")
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     settings = check_section(section, given, 0, lambda key=None: f"ensemble option {key}" if key else "ensemble")
-    if settings.type != "nve" and settings.temperature_K is None:
+    if settings.type in ("npt", "nph") and settings.pressure_bar is None:
+        raise InputError(f"ensemble {settings.type!r} needs a pressure: pressure_bar=1")
+    if settings.type in ("nvt", "npt") and settings.temperature_K is None:
         raise InputError(f"ensemble {settings.type!r} needs a temperature: temperature_K=300")
     return settings
 

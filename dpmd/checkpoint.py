@@ -27,7 +27,9 @@ FORMAT_VERSION = 1
 _STEPS_BETWEEN_TALKS = 10
 #: stands for the wall-time limit where signals have their numbers
 _LATE = 1000
-_arrays = ("ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "periodic", "virial")
+_arrays = (
+    "ids", "types", "masses", "positions", "velocities", "images", "forces", "cell", "origin", "periodic", "virial",
+)  # fmt: skip
 
 
 def write(path, system, ensemble, timestep, outputs, model_id, settings):
@@ -80,7 +82,7 @@ def read(path):
             if version > FORMAT_VERSION:
                 raise InputError(f"{path}: written by a newer dpmd ({file.attrs['dpmd_version']}); update dpmd")
             check_seal(file)
-            arrays = {name: file[name][()] for name in _arrays}
+            arrays = {name: file[name][()] for name in _arrays if name in file}
             system = System(
                 type_names=tuple(json.loads(file.attrs["type_names"])),
                 step=int(file.attrs["step"]),

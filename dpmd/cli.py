@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import ase.parallel
 
@@ -105,11 +106,29 @@ def _md_run_parser():
         prog="md-run",
         description="Run molecular dynamics with a Deep Potential, as an input file describes.",
         epilog="Exit codes: 0 done, 1 failed on the way, 2 wrong input, 128+n stopped by signal n. "
-        "'md-run --help-input' explains the input file.",
+        "'md-run --help-input' explains the TOML input file, 'md-run --help-lammps [COMMAND]' LAMMPS scripts.",
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="input file (TOML)")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="input file: TOML, or a LAMMPS script")
     parser.add_argument("--help-input", action="store_true", help="list every section and key of the input file")
+    parser.add_argument(
+        "--help-lammps",
+        nargs="?",
+        const="",
+        metavar="COMMAND",
+        help="list the commands of LAMMPS scripts, or explain one",
+    )
     parser.add_argument("--version", action="version", version=f"dpmd {__version__}")
+    lammps = parser.add_argument_group("for LAMMPS scripts, as in LAMMPS")
+    lammps.add_argument("-in", "-i", dest="script", metavar="FILE", help="the script")
+    lammps.add_argument(
+        "-var", "-v", dest="variables", action="append", nargs="+", default=[], metavar="NAME VALUE",
+        help="set an index variable",
+    )  # fmt: skip
+    lammps.add_argument("-log", "-l", dest="log", default="log.lammps", metavar="FILE", help="log file, or none")
+    lammps.add_argument(
+        "-screen", "-sc", dest="screen", metavar="FILE", help="file for what goes to the screen, or none"
+    )
+    lammps.add_argument("-echo", "-e", dest="echo", choices=("none", "screen", "log", "both"), help="repeat commands")
     for option in RUN_OPTIONS:
         if not option.command_line:
             continue
@@ -123,6 +142,49 @@ def _md_run_parser():
     return parser
 
 
+def _is_lammps(path):
+    """Whether a file is a LAMMPS script, by its content."""
+    from .lammps.interpreter import is_script
+
+    try:
+        return is_script(Path(path).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return False
+
+
+def _run_lammps(options):
+    """Run a LAMMPS script with the options of the command line."""
+    from types import SimpleNamespace
+
+    from .lammps.interpreter import run_script
+    from .options import RUN_OPTIONS
+
+    if getattr(options, "continue"):
+        raise InputError(
+            f"{options.file}: a LAMMPS script goes on by its own read_restart, not by --continue; e.g. "
+            'if "${restart} > 0" then "read_restart FILE.*" else ..., with -var restart 1'
+        )
+    given = {}
+    for option in RUN_OPTIONS:
+        value = getattr(options, option.name, None) if option.command_line else None
+        given[option.name] = option.default if value is None else option.check(value, option.flag)
+    for words in options.variables:
+        if len(words) < 2:
+            raise InputError(f"-var {words[0]}: a name and at least one value are needed")
+    variables = [(words[0], words[1:]) for words in options.variables]
+    screen = sys.stdout
+    if options.screen is not None:
+        screen = None if options.screen == "none" else open(options.screen, "w", encoding="utf-8")  # noqa: SIM115
+    return run_script(
+        options.file,
+        SimpleNamespace(**given),
+        variables,
+        None if options.log == "none" else options.log,
+        screen,
+        options.echo,
+    )
+
+
 def _md_run(arguments):
     from dpmd.parallel import OneProcess, Processes
 
@@ -134,10 +196,20 @@ def _md_run(arguments):
     if options.help_input:
         print(help_text())
         return 0
+    if options.help_lammps is not None:
+        from .lammps.commands import help_text as lammps_help
+
+        print(lammps_help(options.help_lammps or None))
+        return 0
+    options.file = options.script or options.file
     if options.file is None:
         parser.print_usage(sys.stderr)
         raise InputError("no input file given; 'md-run --help' and 'md-run --help-input' explain")
     world = _world()
+    if options.script or _is_lammps(options.file):
+        if world and world.size > 1:
+            raise InputError(f"{options.file}: LAMMPS scripts run as one process; start md-run without the launcher")
+        return _run_lammps(options)
     processes = Processes(world) if world else OneProcess()
     settings = processes.root_first(lambda: _settings(options))
     if world:

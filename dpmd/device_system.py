@@ -25,6 +25,7 @@ class DeviceSystem(System):
         self.device, self._kernels = device, device.compile(("atoms.cu",), {})
         self._n = n = len(system)
         self.type_names, self.periodic, self.step = system.type_names, system.periodic, system.step
+        self.origin, self.constants = system.origin, system.constants
         self.cell, self.n_atoms, self.processes = system.cell.copy(), system.n_atoms, system.processes
         self._arrays = {name: device.upload(getattr(system, name)) for name in _copied}
         atoms = np.zeros((n, 4))
@@ -133,7 +134,8 @@ class DeviceSystem(System):
         arrays = {name: getattr(self, name) for name in (*_copied, "positions", "velocities", "forces")}
         return System(
             **arrays, cell=self.cell.copy(), periodic=self.periodic, type_names=self.type_names, step=self.step,
-            energy=self.energy, virial=self.virial, n_atoms=self.n_atoms, processes=self.processes,
+            energy=self.energy, virial=self.virial, origin=self.origin, constants=self.constants,
+            n_atoms=self.n_atoms, processes=self.processes,
         )  # fmt: skip
 
     def largest_norms(self):

@@ -2,12 +2,15 @@
 
 import re
 
+import numpy as np
+
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available
 from dpmd.kernels.threads import available_cores
 from dpmd.parallel.device_domain import DeviceDomain
 
 from .device_system import DeviceSystem
+from .ensembles import Langevin, NoseHooverChain, StochasticVelocityRescaling, VelocityVerlet
 from .errors import InputError
 
 #: up to so many atoms the short chain of kernels is faster on a GPU
@@ -34,6 +37,15 @@ def make_operators(model, device, precision, threads):
         raise InputError(f"{error}; --device cpu computes without a GPU") from error
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def stays_on_device(system, ensemble):
+    """Whether a run's atoms can stay on a GPU: the ensembles whose every operation is a kernel.
+
+    Other runs are moved on the CPU, with forces from the GPU.
+    """
+    whole = type(ensemble) in (VelocityVerlet, NoseHooverChain, Langevin, StochasticVelocityRescaling)
+    return whole and ensemble.group is None and not np.any(system.origin)
 
 
 class DeviceRun:

@@ -10,50 +10,71 @@ import math
 
 import numpy as np
 
+from dpmd.kernels.integrate import drift, kick
 from dpmd.kernels.random import standard_normals, step_generator
 
-from .units import BOLTZMANN, temperature
+from .units import temperature
 
 #: streams of random numbers
 VELOCITIES, LANGEVIN, CSVR = range(3)
 
 
 class Ramp:
-    """A temperature (K) that changes linearly over the steps of a run."""
+    """A quantity, such as a temperature (K), that changes linearly over the steps of a run."""
 
-    def __init__(self, start, end=None, steps=0):
-        self.start, self.end, self.steps = start, start if end is None else end, steps
+    def __init__(self, start, end=None, steps=0, first=0):
+        self.start, self.end, self.steps, self.first = start, start if end is None else end, steps, first
+
+    def span(self, first, last):
+        """The ramp is to reach from step ``first`` to step ``last``."""
+        self.first, self.steps = first, last - first
 
     def __call__(self, step):
         if self.steps == 0:
-            return self.end
-        return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
+            return self.start
+        return self.start + (self.end - self.start) * min((step - self.first) / self.steps, 1.0)
 
 
-class VelocityVerlet:
-    """NVE: constant energy.  W. C. Swope et al., J. Chem. Phys. 76, 637 (1982).
+class Fix:
+    """Something that acts at given stages of a step.  Override what is needed.
 
-    v += a dt/2, x += v dt, new forces, v += a dt/2.
+    ``first_half``, then new forces, ``after_forces``, ``second_half``, and ``end_of_step`` once
+    the step's number has been raised.  ``start`` is called when a run begins, with forces known.
     """
 
-    name = "NVE, velocity Verlet"
+    name = ""
+    #: eV taken out of the atoms
     reservoir_energy = 0.0
+    #: whether the total momentum stays as it is
     momentum_conserved = True
+    #: whether it moves the atoms
+    integrates = False
+    #: whether it adds to the model's forces
+    changes_forces = False
+    #: whether it changes the cell
+    changes_cell = False
 
-    def __init__(self, timestep):
-        #: ps
-        self.timestep = timestep
+    def span(self, first, last):
+        """The coming run goes from step ``first`` to ``last``: ramps reach from one to the other."""
 
-    def degrees_of_freedom(self, system):
-        """3 N, less 3 where the total momentum is conserved (and zero)."""
-        n = system.n_atoms
-        return 3 * n - (3 if self.momentum_conserved and n > 1 else 0)
+    def start(self, system, restarted=False):
+        """Before the first step."""
 
     def first_half(self, system):
-        system.kick_and_drift(0.5 * self.timestep, self.timestep)
+        """Before the forces."""
+
+    def after_forces(self, system):
+        """May change ``system.forces``."""
 
     def second_half(self, system):
-        system.kick(0.5 * self.timestep)
+        """After the forces."""
+
+    def end_of_step(self, system):
+        """After the second halves of all."""
+
+    def potential_energy(self):
+        """eV, of forces that this adds and that count in the total energy."""
+        return 0.0
 
     def state(self):
         """Numbers and arrays to be kept in a checkpoint."""
@@ -61,6 +82,137 @@ class VelocityVerlet:
 
     def restore(self, state):
         """Take over what :meth:`state` returned."""
+
+
+class Group:
+    """Some of the atoms, by id.
+
+    chosen : (largest id + 1,) bool; name : for messages.
+    """
+
+    def __init__(self, chosen, name=""):
+        self.chosen, self.name = np.asarray(chosen, bool), name
+
+    def mask(self, system):
+        """(n,) bool, in the present order of the atoms."""
+        return self.chosen[system.ids]
+
+    def n_atoms(self, system):
+        """Of the whole system."""
+        return int(system.sum(int(np.count_nonzero(self.mask(system)))))
+
+
+class VelocityVerlet(Fix):
+    """NVE: constant energy.  W. C. Swope et al., J. Chem. Phys. 76, 637 (1982).
+
+    v += a dt/2, x += v dt, new forces, v += a dt/2.
+
+    timestep : ps; group : the atoms to move, None for all.
+    """
+
+    name = "NVE, velocity Verlet"
+    momentum_conserved = True
+    integrates = True
+
+    def __init__(self, timestep, group=None):
+        #: ps
+        self.timestep = timestep
+        self.group = group
+
+    def degrees_of_freedom(self, system):
+        """3 N, less 3 where the total momentum is conserved (and zero)."""
+        n = system.n_atoms if self.group is None else self.group.n_atoms(system)
+        return 3 * n - (3 if self.momentum_conserved and n > 1 else 0)
+
+    def kinetic_energy(self, system):
+        """eV, of the atoms that are moved."""
+        if self.group is None:
+            return system.kinetic_energy
+        return 0.5 * float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))
+
+    def temperature(self, system):
+        """K, of the atoms that are moved."""
+        return temperature(self.kinetic_energy(system), self.degrees_of_freedom(system), system.constants)
+
+    def scale_velocities(self, system, factor):
+        """Multiply the velocities of the atoms that are moved; factor : a number or (3,)."""
+        if self.group is None:
+            system.scale_velocities(factor)
+        else:
+            system.velocities[self.group.mask(system)] *= factor
+
+    def kick(self, system):
+        """Half a step of the velocities."""
+        if self.group is None:
+            system.kick(0.5 * self.timestep)
+        else:
+            inverse = system.inverse_masses * self.group.mask(system)
+            kick(system.velocities, system.forces, inverse, 0.5 * self.timestep)
+
+    def drift(self, system, fraction=1.0):
+        """A step of the positions, or part of one."""
+        if self.group is None:
+            system.drift(fraction * self.timestep)
+        else:
+            drift(
+                system.positions, system.velocities * self.group.mask(system)[:, None], fraction * self.timestep
+            )  # fmt: skip
+
+    def first_half(self, system):
+        self.kick(system)
+        self.drift(system)
+
+    def second_half(self, system):
+        self.kick(system)
+
+
+class Chain:
+    """A Nose-Hoover chain on some kinetic energy.  G. J. Martyna et al., Mol. Phys. 87, 1117 (1996).
+
+    length : thermostats; drag : of the velocities, 0 for none; cycles : smaller steps per half step.
+    """
+
+    def __init__(self, length=3, drag=0.0, cycles=1):
+        self.eta, self.velocity = np.zeros(length), np.zeros(length)
+        self.drag, self.cycles = drag, cycles
+        self.energy = 0.0
+
+    def half_step(self, twice_kinetic, target, mass, kt, timestep, frequency=0.0):
+        """Move the chain by half a step; returns the factor by which to scale the velocities.
+
+        twice_kinetic : of what is thermostatted, and target : its value in equilibrium, eV;
+        mass : (length,) eV ps^2; kt : eV; frequency : 1/ps, which the drag is relative to.
+        """
+        u, last, total = self.velocity, len(self.velocity) - 1, 1.0
+        h = timestep / self.cycles
+        drag = 1.0 - timestep * frequency * self.drag / self.cycles
+
+        def push(k, drag=1.0):
+            """A quarter step of u_k under its force and the friction of u_(k+1)."""
+            force = (twice_kinetic - target if k == 0 else mass[k - 1] * u[k - 1] ** 2 - kt) / mass[k]
+            friction = math.exp(-h / 8 * u[k + 1]) if k < last else 1.0
+            u[k] = (u[k] * friction + h / 4 * force) * drag * friction
+
+        for _ in range(self.cycles):
+            for k in range(last, -1, -1):
+                push(k, drag)
+            scale = math.exp(-h / 2 * u[0])
+            twice_kinetic *= scale * scale
+            total *= scale
+            self.eta += h / 2 * u
+            for k in range(last + 1):
+                push(k)
+        self.energy = float(0.5 * (mass * u * u).sum() + target * self.eta[0] + kt * self.eta[1:].sum())
+        return total
+
+    def state(self, prefix):
+        """What a restart needs, as {prefix_name: value}."""
+        return {f"{prefix}_eta": self.eta, f"{prefix}_velocity": self.velocity, f"{prefix}_energy": self.energy}
+
+    def restore(self, prefix, state):
+        """Take over what :meth:`state` returned."""
+        self.eta, self.velocity = np.array(state[f"{prefix}_eta"]), np.array(state[f"{prefix}_velocity"])
+        self.energy = float(state[f"{prefix}_energy"])
 
 
 class NoseHooverChain(VelocityVerlet):
@@ -74,59 +226,44 @@ class NoseHooverChain(VelocityVerlet):
     A system at rest stays at rest: there is nothing to scale.
     """
 
-    def __init__(self, timestep, target, relaxation_time, chain_length=3):
-        super().__init__(timestep)
+    def __init__(self, timestep, target, relaxation_time, chain_length=3, drag=0.0, cycles=1, group=None):
+        super().__init__(timestep, group)
         self.name = f"NVT, Nose-Hoover chain of {chain_length}, relaxation time {relaxation_time:g} ps"
         self.target, self.relaxation_time = target, relaxation_time
-        self.eta, self.eta_velocity = np.zeros(chain_length), np.zeros(chain_length)
-        self.reservoir_energy = 0.0
+        self.chain = Chain(chain_length, drag, cycles)
 
-    def _chain_half_step(self, system, step):
-        energy = BOLTZMANN * self.target(step)
+    @property
+    def reservoir_energy(self):
+        """eV, of the chain."""
+        return self.chain.energy
+
+    def span(self, first, last):
+        self.target.span(first, last)
+
+    def thermostat_half_step(self, system, step):
+        """Move the chain and scale the atoms' velocities."""
+        kt = system.constants.boltzmann * self.target(step)
         freedom = self.degrees_of_freedom(system)
-        weight = np.ones(len(self.eta))
-        weight[0] = freedom
-        mass = weight * energy * self.relaxation_time**2
-        twice_kinetic = 2 * system.kinetic_energy
-        u, half, quarter, eighth = self.eta_velocity, self.timestep / 2, self.timestep / 4, self.timestep / 8
-        last = len(u) - 1
-
-        def force(k):
-            return ((twice_kinetic if k == 0 else mass[k - 1] * u[k - 1] ** 2) - weight[k] * energy) / mass[k]
-
-        def push(k):
-            """A quarter step of u_k under its force and the friction of u_(k+1)."""
-            friction = math.exp(-eighth * u[k + 1]) if k < last else 1.0
-            u[k] = (u[k] * friction + quarter * force(k)) * friction
-
-        for k in range(last, -1, -1):
-            push(k)
-        scale = math.exp(-half * u[0])
-        system.scale_velocities(scale)
-        twice_kinetic *= scale * scale
-        self.eta += half * u
-        for k in range(last + 1):
-            push(k)
-        self.reservoir_energy = float(0.5 * (mass * u * u).sum() + energy * (weight * self.eta).sum())
+        mass = np.full(len(self.chain.eta), kt * self.relaxation_time**2)
+        mass[0] *= freedom
+        factor = self.chain.half_step(
+            2 * self.kinetic_energy(system), freedom * kt, mass, kt, self.timestep, 1 / self.relaxation_time
+        )
+        self.scale_velocities(system, factor)
 
     def first_half(self, system):
-        self._chain_half_step(system, system.step)
+        self.thermostat_half_step(system, system.step + 1)
         super().first_half(system)
 
     def second_half(self, system):
         super().second_half(system)
-        self._chain_half_step(system, system.step + 1)
+        self.thermostat_half_step(system, system.step + 1)
 
     def state(self):
-        return {
-            "eta": self.eta,
-            "eta_velocity": self.eta_velocity,
-            "reservoir_energy": self.reservoir_energy,
-        }
+        return self.chain.state("thermostat")
 
     def restore(self, state):
-        self.eta, self.eta_velocity = np.array(state["eta"]), np.array(state["eta_velocity"])
-        self.reservoir_energy = float(state["reservoir_energy"])
+        self.chain.restore("thermostat", state)
 
 
 class Langevin(VelocityVerlet):
@@ -149,11 +286,13 @@ class Langevin(VelocityVerlet):
         self.reservoir_energy = 0.0
 
     def first_half(self, system):
-        system.kick_and_drift(0.5 * self.timestep, 0.5 * self.timestep)
+        self.kick(system)
+        self.drift(system, 0.5)
         before = system.kinetic_energy
-        system.add_noise(self.seed, LANGEVIN, self.decay, BOLTZMANN * self.target(system.step))
+        energy = system.constants.boltzmann * self.target(system.step)
+        system.add_noise(self.seed, LANGEVIN, self.decay, energy)
         self.reservoir_energy += before - system.kinetic_energy
-        system.drift(0.5 * self.timestep)
+        self.drift(system, 0.5)
 
     def state(self):
         return {"reservoir_energy": self.reservoir_energy}
@@ -162,12 +301,26 @@ class Langevin(VelocityVerlet):
         self.reservoir_energy = float(state["reservoir_energy"])
 
 
-class StochasticVelocityRescaling(VelocityVerlet):
-    """NVT by rescaling all velocities with a random factor of the right distribution.
+def rescaling_factor(kinetic, freedom, kt, decay, generator):
+    """Factor by which stochastic rescaling multiplies velocities (its sign included).
 
     G. Bussi, D. Donadio and M. Parrinello, J. Chem. Phys. 126, 014101 (2007), eq. A7: with
     c = exp(-dt / tau), K' = f k T / 2, one normal number r and s = sum of f - 1 squared ones,
     K_new / K = c + (1 - c) K' (r^2 + s) / (f K) + 2 r sqrt(c (1 - c) K' / (f K)).
+
+    kinetic : K, eV; freedom : f; kt : k T, eV; decay : c.
+    """
+    if kinetic == 0.0 or freedom == 0 or decay == 1.0:
+        return 1.0
+    r = generator.standard_normal()
+    s = generator.chisquare(freedom - 1) if freedom > 1 else 0.0
+    ratio, c = 0.5 * kt / kinetic, decay  # K' / (f K)
+    factor = c + (1 - c) * ratio * (r * r + s) + 2 * r * math.sqrt(c * (1 - c) * ratio)
+    return math.copysign(math.sqrt(factor), r + math.sqrt(c / ((1 - c) * ratio)) if ratio > 0 else 1.0)
+
+
+class StochasticVelocityRescaling(VelocityVerlet):
+    """NVT by rescaling all velocities with a random factor; see :func:`rescaling_factor`.
 
     relaxation_time : tau, ps; seed : of the random numbers.
     """
@@ -181,19 +334,11 @@ class StochasticVelocityRescaling(VelocityVerlet):
 
     def second_half(self, system):
         super().second_half(system)
-        kinetic = system.kinetic_energy
-        freedom = self.degrees_of_freedom(system)
-        if kinetic == 0.0 or freedom == 0 or self.decay == 1.0:
-            return
+        kinetic, kt = system.kinetic_energy, system.constants.boltzmann * self.target(system.step + 1)
         generator = step_generator(self.seed, system.step, CSVR)
-        r = generator.standard_normal()
-        s = generator.chisquare(freedom - 1) if freedom > 1 else 0.0
-        ratio = 0.5 * BOLTZMANN * self.target(system.step + 1) / kinetic  # K' / (f K)
-        c = self.decay
-        factor = c + (1 - c) * ratio * (r * r + s) + 2 * r * math.sqrt(c * (1 - c) * ratio)
-        scale = math.copysign(math.sqrt(factor), r + math.sqrt(c / ((1 - c) * ratio)) if ratio > 0 else 1.0)
-        system.scale_velocities(scale)
-        self.reservoir_energy += kinetic - system.kinetic_energy
+        factor = rescaling_factor(kinetic, self.degrees_of_freedom(system), kt, self.decay, generator)
+        system.scale_velocities(factor)
+        self.reservoir_energy += kinetic * (1 - factor**2)
 
     def state(self):
         return {"reservoir_energy": self.reservoir_energy}
@@ -204,15 +349,55 @@ class StochasticVelocityRescaling(VelocityVerlet):
 
 def create(settings, timestep, steps, seed):
     """The ensemble that a validated ``[ensemble]`` section describes."""
+    from .barostats import BerendsenBarostat, Coupling, NoseHooverBarostat
+    from .fixes import BerendsenThermostat, LangevinForce, StochasticRescaling, Together
+
+    def ramp(values):
+        return Ramp(*values, steps=steps if len(values) == 2 else 0)
+
+    tau = settings.relaxation_time_ps
+    target = ramp(settings.temperature_K) if settings.type in ("nvt", "npt") else None
     if settings.type == "nve":
         return VelocityVerlet(timestep)
-    target = Ramp(*settings.temperature_K, steps=steps if len(settings.temperature_K) == 2 else 0)
-    tau = settings.relaxation_time_ps
-    if settings.thermostat == "nose-hoover":
-        return NoseHooverChain(timestep, target, tau, settings.chain_length)
-    if settings.thermostat == "langevin":
-        return Langevin(timestep, target, tau, seed)
-    return StochasticVelocityRescaling(timestep, target, tau, seed)
+    if settings.type == "nvt":
+        if settings.thermostat == "nose-hoover":
+            return NoseHooverChain(timestep, target, tau, settings.chain_length)
+        if settings.thermostat == "langevin":
+            return Langevin(timestep, target, tau, seed)
+        if settings.thermostat == "csvr":
+            return StochasticVelocityRescaling(timestep, target, tau, seed)
+    parts = {}
+    if settings.type in ("npt", "nph"):
+        coupling = Coupling.of_kind(
+            settings.coupling, ramp(settings.pressure_bar), settings.pressure_relaxation_time_ps
+        )
+        if settings.barostat == "mtk":
+            chain = target is not None and settings.thermostat == "nose-hoover"
+            barostat = NoseHooverBarostat(
+                timestep, coupling, target if chain else None, tau, settings.chain_length, settings.chain_length
+            )
+            if chain or target is None:
+                return barostat
+            parts["barostat"] = barostat
+        else:
+            chain = settings.thermostat == "nose-hoover" and target is not None
+            integrator = (
+                NoseHooverChain(timestep, target, tau, settings.chain_length) if chain else VelocityVerlet(timestep)
+            )
+            parts |= {
+                "integrator": integrator,
+                "barostat": BerendsenBarostat(timestep, coupling, settings.bulk_modulus_bar),
+            }
+    else:
+        parts["integrator"] = VelocityVerlet(timestep)
+    if target is not None and settings.thermostat != "nose-hoover":
+        arguments = (timestep, target, tau)
+        parts["thermostat"] = {
+            "csvr": lambda: StochasticRescaling(*arguments, seed),
+            "langevin": lambda: LangevinForce(*arguments, seed),
+            "berendsen": lambda: BerendsenThermostat(*arguments),
+        }[settings.thermostat]()
+    return Together(timestep, parts)
 
 
 def draw_velocities(system, kelvin, seed, zero_drift=True):
@@ -222,11 +407,11 @@ def draw_velocities(system, kelvin, seed, zero_drift=True):
     shift and scale.
     """
     noise = standard_normals(seed, 0, system.ids, VELOCITIES)
-    system.velocities = noise * np.sqrt(BOLTZMANN * kelvin * system.inverse_masses)[:, None]
+    system.velocities = noise * np.sqrt(system.constants.boltzmann * kelvin * system.inverse_masses)[:, None]
     freedom = 3 * system.n_atoms
     if zero_drift and system.n_atoms > 1:
         system.remove_drift()
         freedom -= 3
-    current = temperature(system.kinetic_energy, freedom)
+    current = temperature(system.kinetic_energy, freedom, system.constants)
     if current > 0:
         system.velocities *= math.sqrt(kelvin / current)

@@ -20,15 +20,17 @@ from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
-from .devices import DeviceRun
+from .devices import DeviceRun, stays_on_device
 from .errors import InputError, RunError
 from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
+from .minimize import BoxRelaxation, Minimizer
+from .model_deviation import Committee, ModelDeviation
 from .potential import Potential
 from .safety import Safety
 from .simulation import Simulation
 from .thermo import Progress, Thermo
-from .trajectory import Trajectory, format_of, length
+from .trajectory import Trajectory, format_of, length, lower_triangular
 from .units import MASS_VELOCITY
 
 #: keys that may differ between the parts of a run without a word
@@ -62,6 +64,7 @@ class Job:
         self.summary_path = Path(f"{name}.summary.json")
         self.failure_path = Path(f"{name}.failed.extxyz")
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
+        self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
         self.warnings, self.prediction = [], None
         self.velocity_origin, self.type_rows = "", []  # known on root alone
 
@@ -71,6 +74,7 @@ class Job:
         """Every file that the run writes, as :class:`dpmd.files.OutputFile`."""
         s = self.settings
         named = s.run.where("name") if s.run.name else ""
+        has_committee = bool(s.model.committee)
         return [
             OutputFile(self.log_path, "the log", named),
             OutputFile(self.thermo_path, "the thermo table", named),
@@ -78,6 +82,10 @@ class Job:
             OutputFile(self.failure_path, "the frames of a failure", named),
             OutputFile(self.checkpoint_path, "the checkpoint", s.checkpoint.where("file")),
             *(OutputFile(Path(o.file), "a trajectory", o.where("file")) for o in s.output),
+            *(
+                [OutputFile(self.deviation_path, "the model deviation", s.model.where("deviation_file"))]
+                * has_committee
+            ),
             *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
         ]
 
@@ -87,7 +95,9 @@ class Job:
         outputs = self._outputs()
         for output in s.output:
             try:
-                format_of(output.file, output.format)
+                kind = format_of(output.file, output.format)
+                if kind == "traj" and (output.atom_energies or output.atom_virials):
+                    raise InputError(".traj files hold no atom_energies and atom_virials; use .extxyz")
             except InputError as error:
                 raise InputError(f"{output.where('file')}: {error}") from error
         inputs = {"input file": s.path, "structure": self.base / s.structure.file, "model": self.base / s.model.file}
@@ -109,6 +119,9 @@ class Job:
         for section in self.settings.output:
             file = OutputFile(Path(section.file), "a trajectory", section.where("file"))
             wanted.append((file.key, file, format_of(section.file, section.format)))
+        if self.settings.model.committee:
+            file = OutputFile(self.deviation_path, "the model deviation")
+            wanted.append((file.key, file, ModelDeviation.format))
         positions = {}
         for key, file, kind in wanted:
             prefix = f"{file.where}: " if file.where else ""
@@ -186,6 +199,14 @@ class Job:
                     f"{model.where(key)}: {path} takes {wanted} numbers as {key}, {len(given or [])} given"
                     + (f"; set {key} = [...] in [model]" if wanted else f"; remove {key}")
                 )
+        try:
+            others = [
+                Potential(self.base / f, run.device, run.precision, run.threads, not run.no_tabulate, run.skin)
+                for f in model.committee or ()
+            ]
+            self.committee = Committee(potential, others)
+        except (ModelError, OSError, InputError) as error:
+            raise InputError(f"{model.where('committee')}: {error}") from error
         self.parameters = {"frame_parameters": model.fparam, "atomic_parameters": model.aparam}
         self.warnings += source.warnings
         return potential
@@ -199,6 +220,8 @@ class Job:
             atoms = structure.read(s.structure, self.base)
             system, self.velocity_origin = structure.make_system(atoms, potential, s.structure, s.ensemble, s.run.seed)
             self._stop_drift(system, ensemble)
+            if ensemble.changes_cell or s.minimize.pressure_bar is not None:
+                self._make_lower_triangular(system)
             return system, ensemble, {}
         system, info = checkpoint.read(self.checkpoint_path)
         if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
@@ -219,6 +242,28 @@ class Job:
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
         return system, ensemble, self._positions(info["outputs"])
+
+    def _refuse_several_processes(self):
+        """Raises InputError for what is computed by one process only."""
+        s = self.settings
+        if self.processes.size == 1:
+            return
+        for section, wanted, what in (
+            (s.ensemble, s.ensemble.type in ("npt", "nph"), f"type = {s.ensemble.type!r}"),
+            (s.minimize, s.minimize.method != "none", "a minimisation"),
+            (s.model, bool(s.model.committee), "a committee"),
+            *((o, o.atom_energies or o.atom_virials, "atom_energies and atom_virials") for o in s.output),
+        ):
+            if wanted:
+                raise InputError(f"{section.where()}: {what} runs as one process for now; start md-run without MPI")
+
+    def _make_lower_triangular(self, system):
+        """Rotate a cell that may change to the form that barostats need."""
+        cell, rotation = lower_triangular(system.cell)
+        if not np.array_equal(rotation, np.eye(3)):
+            system.cell, system.positions = cell, system.positions @ rotation
+            system.velocities = system.velocities @ rotation
+            self.warnings.append("the structure was rotated so that a lies along x and b in the xy plane")
 
     def _stop_drift(self, system, ensemble):
         """Motion of the whole system is no heat: a thermostat that conserves momentum must not count it."""
@@ -242,7 +287,7 @@ class Job:
             s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
         )
         still = not np.any(system.velocities)
-        if still and s.ensemble.type == "nvt" and s.ensemble.thermostat != "langevin":
+        if still and s.ensemble.type in ("nvt", "npt") and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
@@ -305,7 +350,9 @@ class Job:
         log(f"  cell        {self._describe_cell(system)}")
         log(f"  velocities  {self.velocity_origin}")
         log(f"  ensemble    {ensemble.name}; time step {s.run.timestep_fs:g} fs; seed {s.run.seed}")
-        if s.ensemble.type == "nvt":
+        if s.ensemble.type in ("npt", "nph"):
+            log(f"  pressure    {' -> '.join(f'{p:g}' for p in s.ensemble.pressure_bar)} bar, {s.ensemble.coupling}")
+        if s.ensemble.type in ("nvt", "npt"):
             log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
         ghosts = system.sum(domain.n_ghosts)
         log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {ghosts} ghost atoms")
@@ -410,6 +457,7 @@ class Job:
         """
         s = self.settings
         root = self.processes.root
+        self._refuse_several_processes()
         self.processes.on_root(self._check_outputs)
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
@@ -455,6 +503,12 @@ class Job:
         for section in s.output:
             key = OutputFile(Path(section.file), "").key
             named[key] = Trajectory(section, section.file, outputs.get(key), opened=root)
+        if self.committee.others:
+            model, key = s.model, OutputFile(self.deviation_path, "").key
+            named[key] = ModelDeviation(
+                model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
+                model.relative_v_eV, position=outputs.get(key),
+            )  # fmt: skip
         saver = checkpoint.Checkpoint(
             s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
         )
@@ -476,14 +530,18 @@ class Job:
             saver,
         ]
         operators = potential.operators
-        if potential.device == "cpu":
-            self._warm_up(log, potential, system, domain)
-        else:
+        if potential.device != "cpu" and s.minimize.method == "none" and stays_on_device(system, ensemble):
             on_device = DeviceRun(potential, system)
             system, operators, domain = on_device.system, on_device.operators, on_device.domain
             on_device.start(self.parameters)
             log(f"  memory      on {potential.device}: {on_device.memory_text()}")
+        else:
+            self._warm_up(log, potential, system, domain)
+            if potential.device != "cpu":
+                log.warning("forces come from the GPU, but atoms are moved on the CPU: this ensemble is not there yet")
         simulation = Simulation(system, operators, domain, ensemble, hooks, self.parameters)
+        if s.minimize.method != "none" and not self.going_on:
+            self._minimize(log, simulation)
         begin = time.perf_counter()
         simulation.run(remaining, restarted=self.going_on)
         elapsed = time.perf_counter() - begin
@@ -494,6 +552,30 @@ class Job:
                 f"The state is in {self.checkpoint_path}; go on with --continue."
             )
         return 128 + stop.signal if stop.signal else 0
+
+    def _minimize(self, log, simulation):
+        """Relax the structure before the dynamics; velocities and step stay as they are."""
+        s, system = self.settings.minimize, simulation.system
+        box = None
+        if s.pressure_bar is not None:
+            targets = {k: s.pressure_bar if k < 3 else 0.0 for k in range(6 if s.coupling == "tri" else 3)}
+            box = BoxRelaxation(targets, ((0, 1, 2),) if s.coupling == "iso" else (), 5e-3)
+        step = system.step
+        by_id = np.zeros((int(system.ids.max()) + 1, 3))
+        by_id[system.ids] = system.velocities
+        result = Minimizer(
+            simulation, s.method, s.energy_tolerance, s.force_tolerance_eV_A, s.max_iterations, 20 * s.max_iterations,
+            s.max_move_A, simulation.ensemble.timestep, "max", box,
+        ).run()  # fmt: skip
+        system.step, system.velocities = step, by_id[system.ids]
+        log(
+            f"Minimised by {s.method}: {result.iterations} iterations, {result.evaluations} evaluations, "
+            f"{result.reason}; energy {result.energies[0]:.6f} -> {result.energies[2]:.6f} eV, largest force component "
+            f"{result.largest_forces[1]:.2e} eV/Å"
+        )
+        if box is not None:
+            edges = np.linalg.norm(system.cell, axis=1)
+            log(f"  cell now {edges[0]:.5f} {edges[1]:.5f} {edges[2]:.5f} Å, {system.volume:.3f} Å^3")
 
     def _warm_up(self, log, potential, system, domain):
         """Compile or load the kernels, so that the loop is timed without that."""

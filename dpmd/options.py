@@ -142,6 +142,12 @@ SECTIONS = (
             Option("file", str, REQUIRED, "model file: .pb, .pth, .dp, .yaml or .dptab, plain or compressed"),
             Option("fparam", (float, None), None, "frame parameters, for models that have them"),
             Option("aparam", (float, None), None, "atomic parameters, the same for all atoms"),
+            Option("committee", (str, None), None, "further models; the deviation of all is written"),
+            Option("deviation_every", int, 100, "steps between evaluations of the committee", "steps", minimum=1),
+            Option("deviation_file", str, None, "default NAME.model_devi.out, columns as in DeePMD-kit"),
+            Option("deviation_atomic", bool, False, "also the deviation of every atom"),
+            Option("relative_eV_A", float, None, "divide by |force| + this", "eV/Å", minimum=1e-12),
+            Option("relative_v_eV", float, None, "divide by |virial| per atom + this", "eV", minimum=1e-12),
         ),
         required=True,
     ),
@@ -223,10 +229,14 @@ SECTIONS = (
         "ensemble",
         "what is kept constant",
         (
-            Option("type", str, "nve", "nve: energy; nvt: temperature", choices=("nve", "nvt")),
+            Option(
+                "type", str, "nve", "nve: energy; nvt: temperature; npt: temperature and pressure; nph: pressure",
+                choices=("nve", "nvt", "npt", "nph"),
+            ),
             Option(
                 "thermostat", str, "csvr", "csvr: stochastic velocity rescaling (Bussi); nose-hoover: a chain; "
-                "langevin: friction and noise on each atom", choices=("csvr", "nose-hoover", "langevin"),
+                "langevin: friction and noise on each atom; berendsen: weak coupling, no ensemble",
+                choices=("csvr", "nose-hoover", "langevin", "berendsen"),
             ),
             Option(
                 "temperature_K", "scalar_or_pair", None, "one number, or [start, end] for a linear ramp over the run",
@@ -237,6 +247,21 @@ SECTIONS = (
                 "ps", minimum=1e-6, maximum=1e6,
             ),
             Option("chain_length", int, 3, "of the Nose-Hoover chain", minimum=1, maximum=20),
+            Option(
+                "barostat", str, "mtk", "mtk: Martyna-Tobias-Klein; berendsen: weak coupling, no ensemble",
+                choices=("mtk", "berendsen"),
+            ),
+            Option(
+                "pressure_bar", "scalar_or_pair", None, "one number, or [start, end] for a linear ramp over the run",
+                "bar",
+            ),
+            Option("pressure_relaxation_time_ps", float, 1.0, "of the cell", "ps", minimum=1e-6),
+            Option(
+                "coupling", str, "iso", "iso: one length; aniso: three lengths; tri: lengths and angles",
+                choices=("iso", "aniso", "tri"),
+            ),
+            Option("bulk_modulus_bar", float, 22000.0, "for the berendsen barostat: about that of the material", "bar",
+                   minimum=1e-3),
         ),
     ),
     Section("thermo", "the table of the log, and NAME.thermo.csv", (
@@ -254,6 +279,8 @@ SECTIONS = (
             Option("velocities", bool, False, "write velocities"),
             Option("forces", bool, False, "write forces"),
             Option("unwrap", bool, False, "positions as if atoms had not been wrapped into the cell"),
+            Option("atom_energies", bool, False, "energy of each atom, eV (not in .traj)"),
+            Option("atom_virials", bool, False, "virial of each atom, 9 numbers, eV (not in .traj)"),
         ),
         repeated=True,
     ),
@@ -273,6 +300,22 @@ SECTIONS = (
             Option("bins", int, 200, "of the histogram of rdf", minimum=1),
         ),
         repeated=True,
+    ),
+    Section(
+        "minimize",
+        "relaxes the structure before the dynamics (with run.steps = 0: only that)",
+        (
+            Option(
+                "method", str, "none", "cg: conjugate gradients; sd: steepest descent; fire, quickmin: damped motion",
+                choices=("none", "cg", "sd", "fire", "quickmin"),
+            ),
+            Option("force_tolerance_eV_A", float, 1e-3, "largest force component at the end", "eV/Å", minimum=0.0),
+            Option("energy_tolerance", float, 0.0, "stop when the energy changes by less, relatively", minimum=0.0),
+            Option("max_iterations", int, 1000, "iterations at most", minimum=1),
+            Option("max_move_A", float, 0.1, "largest displacement per iteration", "Å", minimum=1e-6),
+            Option("pressure_bar", float, None, "relax the cell too, to this pressure", "bar"),
+            Option("coupling", str, "iso", "of the cell, as in [ensemble]", choices=("iso", "aniso", "tri")),
+        ),
     ),
     Section(
         "checkpoint",

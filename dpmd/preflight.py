@@ -19,9 +19,17 @@ _SMALLEST_DISTANCE = 0.3
 def check_times(settings):
     """Warnings about time step and thermostat.  Raises InputError for impossible combinations."""
     warnings, run, ensemble = [], settings.run, settings.ensemble
-    if ensemble.type == "nvt":
+    if ensemble.type in ("npt", "nph"):
+        if ensemble.pressure_bar is None:
+            raise InputError(f"{ensemble.where()}: {ensemble.type} needs pressure_bar in [ensemble]")
+        if ensemble.pressure_relaxation_time_ps < 100 * run.timestep_fs * 1e-3:
+            warnings.append(
+                f"pressure_relaxation_time_ps = {ensemble.pressure_relaxation_time_ps:g} is less than 100 time steps: "
+                "the cell may ring; 1000 steps are usual"
+            )
+    if ensemble.type in ("nvt", "npt"):
         if ensemble.temperature_K is None:
-            raise InputError(f"{ensemble.where()}: nvt needs temperature_K in [ensemble]")
+            raise InputError(f"{ensemble.where()}: {ensemble.type} needs temperature_K in [ensemble]")
         if min(ensemble.temperature_K) <= 0:
             raise InputError(f"{ensemble.where('temperature_K')}: a thermostat needs a temperature above 0 K")
         tau, step = ensemble.relaxation_time_ps, run.timestep_fs * 1e-3

@@ -11,7 +11,7 @@ import numpy as np
 from dpmd.parallel.domain import UnusableStructure
 
 from .errors import RunError
-from .units import BAR, temperature
+from .units import temperature
 
 _components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "yy", "zz", "xy", "xz", "yz"))
 
@@ -38,6 +38,10 @@ class Hook:
     every = 1
     #: True if it knows that a rank's system is a part of the whole; others are refused on several ranks
     several_ranks = False
+
+    def due(self, step, first=False):
+        """Whether to be called at this step; ``first``: before the first step of a run."""
+        return first or step % self.every == 0
 
     def start(self, simulation):
         """Before the first step (forces are known)."""
@@ -83,6 +87,8 @@ class Simulation:
             )
         self.timers = Timers()
         self.steps_done = 0
+        #: how often forces were computed
+        self.evaluations = 0
         #: evaluations in which some atom had more neighbours than the model's sel, and the most of them
         self.overflows, self.most_overflowed = 0, 0
         #: a hook or a signal sets this to a reason, and the run ends after the step
@@ -119,11 +125,14 @@ class Simulation:
         self.stop_reason = None
         self.run(steps, restarted=True)
 
-    def compute_forces(self):
-        """Forces, energy and virial at the present positions; lists and ghosts brought up to date."""
+    def compute_forces(self, rebuilt=False):
+        """Forces, energy and virial at the present positions; lists and ghosts brought up to date.
+
+        ``rebuilt``: the lists have just been rebuilt.
+        """
         clock = time.perf_counter()
         try:
-            rebuilt = self.domain.update(self.system)
+            rebuilt = rebuilt or self.domain.update(self.system)
         except UnusableStructure as error:
             raise RunError(f"step {self.system.step}: {error}") from error
         clock = self.timers.lap("neighbor" if rebuilt else "communication", clock)
@@ -133,10 +142,25 @@ class Simulation:
         )
         clock = self.timers.lap("force", clock)
         overflowed = system.take(domain.fold(domain.forces), result)
+        self.evaluations += 1
         if overflowed:
             self.overflows += 1
             self.most_overflowed = max(self.most_overflowed, overflowed)
+        self.ensemble.after_forces(system)
         self.timers.lap("communication", clock)
+
+    def evaluate_atoms(self):
+        """Energies (n,) and virials (n, 3, 3) of the atoms, eV, at the present positions.
+
+        Each pair's share of the virial belongs to the neighbour, as in DeePMD-kit; they sum to W.
+        One more evaluation: for outputs, not for every step.
+        """
+        domain = self.domain
+        result = self.operators.evaluate(
+            domain.positions, domain.types, domain.neighbors, np.zeros_like(domain.forces), atomic_virials=True,
+            **self.parameters,
+        )  # fmt: skip
+        return result.atomic_energies, domain.fold(result.atomic_virials).copy()
 
     def run(self, steps, restarted=False):
         """Advance by ``steps`` steps, or fewer if a hook asks to stop.
@@ -150,15 +174,16 @@ class Simulation:
             self.compute_forces()
         self.failed = True
         try:
+            self.ensemble.start(self.system, restarted)
             for hook in self.hooks:
                 hook.start(self)
             if not restarted:
-                self._call_hooks(first=True)
+                self.call_hooks(first=True)
             for _ in range(steps):
                 if self.stop_reason:
                     break
                 self._step()
-                self._call_hooks()
+                self.call_hooks()
             self.failed = False
         finally:
             for hook in reversed(self.hooks):
@@ -173,12 +198,14 @@ class Simulation:
         self.ensemble.second_half(self.system)
         self.system.step += 1
         self.steps_done += 1
+        self.ensemble.end_of_step(self.system)
         self.timers.lap("integrate", clock)
 
-    def _call_hooks(self, first=False):
+    def call_hooks(self, first=False):
+        """Call the hooks that are due at the present step."""
         clock = time.perf_counter()
         for hook in self.hooks:
-            if first or self.system.step % hook.every == 0:
+            if hook.due(self.system.step, first):
                 hook(self)
         self.timers.lap("output", clock)
 
@@ -194,12 +221,12 @@ class Simulation:
         kinetic = system.kinetic_energy
         if system.periodic.all():
             volume = system.volume
-            tensor = (2 * system.kinetic_tensor + system.virial) / volume * BAR
+            tensor = (2 * system.kinetic_tensor + system.virial) / volume * system.constants.pressure
         total = system.energy + kinetic
         return {
             "step": system.step,
             "time_ps": system.step * self.ensemble.timestep,
-            "temperature_K": temperature(kinetic, self.ensemble.degrees_of_freedom(system)),
+            "temperature_K": temperature(kinetic, self.ensemble.degrees_of_freedom(system), system.constants),
             "potential_eV": system.energy,
             "kinetic_eV": kinetic,
             "total_eV": total,

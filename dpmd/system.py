@@ -8,7 +8,7 @@ from dpmd.kernels.integrate import drift, kick, largest_norms, ornstein_uhlenbec
 from dpmd.kernels.random import standard_normals
 from dpmd.parallel import OneProcess
 
-from .units import MASS_VELOCITY
+from .units import CODATA, Constants
 
 _per_atom = ("ids", "types", "masses", "positions", "velocities", "images", "forces")
 
@@ -20,7 +20,8 @@ class System:
     ids : (n,) int64, 1 and up, in the order of the input; types : (n,) int32, the model's, -1
     for atoms that it ignores; masses : (n,) u; positions : (n, 3) Å; velocities : (n, 3) Å/ps;
     images : (n, 3) int32, how often each atom was wrapped; cell : (3, 3) Å, rows are lattice
-    vectors; periodic : (3,) bool; type_names : of the model's types.
+    vectors; periodic : (3,) bool; type_names : of the model's types.  Positions are relative to
+    the cell's corner, which lies at ``origin`` (3,) Å in the user's coordinates.
 
     forces (n, 3) eV/Å, energy (eV) and virial (3, 3) (eV) belong to ``positions`` once the
     simulation has computed them.  Atoms are reordered in space now and then: identify them by id.
@@ -39,6 +40,8 @@ class System:
     step: int = 0
     energy: float = 0.0
     virial: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
+    origin: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    constants: Constants = CODATA
     #: atoms of the whole system, of which this process may hold a part
     n_atoms: int = None
     #: those that hold parts of the system
@@ -56,7 +59,7 @@ class System:
 
     def _set_inverse_masses(self):
         #: (Å/ps^2) / (eV/Å): acceleration per force
-        self.inverse_masses = 1.0 / (MASS_VELOCITY * self.masses)
+        self.inverse_masses = 1.0 / (self.constants.mass_velocity * self.masses)
 
     def __len__(self):
         return len(self.ids)
@@ -112,6 +115,18 @@ class System:
     def kinetic_energy(self):
         """eV, of the whole system."""
         return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses))
+
+    def twice_kinetic_tensor(self, chosen=None):
+        """Sum of m v v (3, 3), eV, of the whole system or of the chosen atoms (a mask)."""
+        v, inverse = self.velocities, self.inverse_masses
+        if chosen is not None:
+            v, inverse = v[chosen], inverse[chosen]
+        return self.sum((v / inverse[:, None]).T @ v)
+
+    def map_cell(self, cell):
+        """Give the cell a new shape; the atoms keep their fractions of it."""
+        self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
+        self.cell = np.array(cell)
 
     @property
     def kinetic_tensor(self):

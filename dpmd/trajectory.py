@@ -46,8 +46,11 @@ class _TextWriter:
 class ExtendedXYZ(_TextWriter):
     """Extended XYZ as ASE writes and reads it: cell, energy, stress, forces, velocities."""
 
-    def write(self, system, velocities, forces, unwrap):
+    def write(self, system, velocities, forces, unwrap, of_atoms=None):
         atoms = system.to_ase(velocities, forces, unwrap)
+        order = np.argsort(system.ids)
+        for name, values in (of_atoms or {}).items():
+            atoms.set_array(name, values[order])
         if not velocities:
             del atoms.arrays["masses"]  # only needed to tell velocities from momenta
         write_extxyz(self.file, [atoms], write_results=True)
@@ -61,7 +64,7 @@ class LammpsDump(_TextWriter):
     as LAMMPS needs (its manual, "Triclinic simulation boxes").
     """
 
-    def write(self, system, velocities, forces, unwrap):
+    def write(self, system, velocities, forces, unwrap, of_atoms=None):
         order = np.argsort(system.ids)
         cell, rotation = lower_triangular(system.cell)
         positions = (system.unwrapped_positions if unwrap else system.positions)[order] @ rotation
@@ -77,6 +80,15 @@ class LammpsDump(_TextWriter):
         if forces:
             names += ["fx", "fy", "fz"]
             columns += [*(system.forces[order] @ rotation).T]
+        for name, values in (of_atoms or {}).items():
+            values = values[order]
+            if values.ndim == 2:
+                values = (rotation.T @ values.reshape(-1, 3, 3) @ rotation).reshape(-1, 9)
+                names += [f"{name}[{k}]" for k in range(1, 10)]
+                columns += [*values.T]
+            else:
+                names.append(name)
+                columns.append(values)
         flags = " ".join("pp" if p else "ff" for p in system.periodic)
         (lx, _, _), (xy, ly, _), (xz, yz, lz) = cell
         lines = ["ITEM: TIMESTEP", str(system.step), "ITEM: NUMBER OF ATOMS", str(len(system))]
@@ -129,7 +141,7 @@ class AseTrajectory:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def write(self, system, velocities, forces, unwrap):
+    def write(self, system, velocities, forces, unwrap, of_atoms=None):
         self.file.write(system.to_ase(velocities, forces, unwrap))
         self.frames += 1
 
@@ -185,12 +197,18 @@ class Trajectory(Hook):
         self.every, self.path = settings.every, Path(path)
         self.format = format_of(path, settings.format)
         self.options = dict(velocities=settings.velocities, forces=settings.forces, unwrap=settings.unwrap)
+        self.energies, self.virials = settings.atom_energies, settings.atom_virials
         self.writer = _writers[self.format](path, position) if opened else None
 
     def __call__(self, simulation):
+        of_atoms = {}
+        if self.energies or self.virials:  # on one process, whose atoms are the whole
+            energies, virials = simulation.evaluate_atoms()
+            of_atoms |= {"atom_energy": energies} if self.energies else {}
+            of_atoms |= {"atom_virial": virials.reshape(-1, 9)} if self.virials else {}
         whole = simulation.system.whole()
         if self.writer:
-            self.writer.write(whole, **self.options)
+            self.writer.write(whole, **self.options, of_atoms=of_atoms)
 
     def position(self):
         """What to keep of the file if the run goes on from here."""

@@ -9,6 +9,8 @@ in bar at the edges.  CODATA 2018 values.
     ASE stress   sigma = -W / V, tension positive, Voigt order xx yy zz yz xz xy
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 #: Boltzmann constant, eV/K
@@ -17,6 +19,22 @@ BOLTZMANN = 8.617333262e-5
 MASS_VELOCITY = 1.66053906660e-27 * 1e4 / 1.602176634e-19
 #: bar per eV/Å^3
 BAR = 1602176.634
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants that enter the dynamics, so that another program's values can be followed.
+
+    boltzmann : eV/K; mass_velocity : eV per u (Å/ps)^2; pressure : of 1 eV/Å^3 in the unit of
+    pressure (bar, unless said otherwise).
+    """
+
+    boltzmann: float
+    mass_velocity: float
+    pressure: float
+
+
+CODATA = Constants(BOLTZMANN, MASS_VELOCITY, BAR)
 
 _VOIGT = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
 
@@ -27,16 +45,16 @@ def stress_from_virial(virial, volume):
     return symmetric[..., _VOIGT[0], _VOIGT[1]] / -volume
 
 
-def pressure(kinetic_energy, virial, volume):
-    """Pressure in bar from the kinetic energy (eV), the virial (3, 3) in eV and the volume (Å^3)."""
-    return (2 * kinetic_energy + np.trace(virial)) / (3 * volume) * BAR
+def pressure(kinetic_energy, virial, volume, constants=CODATA):
+    """Pressure (bar) from the kinetic energy (eV), the virial (3, 3) in eV and the volume (Å^3)."""
+    return (2 * kinetic_energy + np.trace(virial)) / (3 * volume) * constants.pressure
 
 
-def temperature(kinetic_energy, degrees_of_freedom):
+def temperature(kinetic_energy, degrees_of_freedom, constants=CODATA):
     """Kinetic temperature in K; 0 without degrees of freedom."""
     if degrees_of_freedom <= 0:
         return 0.0
-    return 2 * kinetic_energy / (degrees_of_freedom * BOLTZMANN)
+    return 2 * kinetic_energy / (degrees_of_freedom * constants.boltzmann)
 
 
 #: ASE velocity units per Å/ps (ASE's time unit is Å sqrt(u/eV))

@@ -88,7 +88,7 @@ def test_every_mistake_is_listed_with_its_line(water_run):
 
 
 def test_not_toml(water_run):
-    code, text = water_run(text="units metal\npair_style deepmd graph.pb\n")
+    code, text = water_run(text="structure water\nmodel graph.pb\n")
     assert code == 2
     assert "not valid TOML" in text
 

@@ -140,7 +140,7 @@ def test_chain_of_one_and_state():
     other = NoseHooverChain(TIMESTEP, Ramp(KELVIN), 0.05, chain_length=1)
     other.restore(ensemble.state())
     assert other.reservoir_energy == ensemble.reservoir_energy != 0
-    assert np.array_equal(other.eta_velocity, ensemble.eta_velocity)
+    assert np.array_equal(other.chain.velocity, ensemble.chain.velocity)
 
 
 def test_velocities_are_drawn_per_atom_id():

@@ -1,0 +1,229 @@
+"""The log of a script, in the shape that programs expect which read LAMMPS's."""
+
+import sys
+import time
+
+import numpy as np
+
+from ..simulation import Hook
+from .language import ScriptError, c_format
+
+
+class ScriptLog:
+    """Lines to the screen and to a log file; commands are echoed to the file.
+
+    path : log file or None; screen : stream or None.
+    """
+
+    def __init__(self, path, screen=sys.stdout):
+        self.screen, self.file, self.echo_screen, self.echo_file = screen, None, False, True
+        self.open(path)
+
+    def open(self, path, append=False):
+        """Go on with another file (None: no file)."""
+        self.close()
+        if path is not None:
+            try:
+                self.file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115
+            except OSError as error:
+                raise ScriptError(f"log file {path} cannot be written: {error.strerror or error}") from error
+
+    def _write(self, text, streams):
+        for stream in streams:
+            if stream is not None:
+                stream.write(f"{text}\n")
+                stream.flush()
+
+    def __call__(self, text=""):
+        self._write(text, (self.screen, self.file))
+
+    def echo(self, text):
+        """A command, as it is about to be executed."""
+        self._write(text, (self.screen if self.echo_screen else None, self.file if self.echo_file else None))
+
+    def warning(self, text):
+        """A line that stands out."""
+        self(f"WARNING: {text}")
+
+    def close(self):
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+ONE = ("step", "temp", "epair", "emol", "etotal", "press")
+MULTI = ("etotal", "ke", "temp", "pe", "ebond", "eangle", "edihed", "eimp", "evdwl", "ecoul", "elong", "press")
+
+
+class ThermoStyle:
+    """What ``thermo``, ``thermo_style`` and ``thermo_modify`` set."""
+
+    def __init__(self):
+        self.every, self.style, self.columns = 0, "one", ONE
+        self.temperature, self.pressure, self.potential = "thermo_temp", "thermo_press", "thermo_pe"
+        self.float_format = self.int_format = self.line_format = None
+        self.formats, self.per_atom, self.lost = {}, False, "error"
+
+    def modify(self, words):
+        """The ``thermo_modify`` command."""
+        rest = list(words)
+        while rest:
+            name, rest = rest[0], rest[1:]
+            if not rest:
+                raise ScriptError(f"thermo_modify {name} lacks its value")
+            if name == "format":
+                rest = self._format(rest)
+                continue
+            value, rest = rest[0], rest[1:]
+            if name == "temp":
+                self.temperature = value
+            elif name == "press":
+                self.pressure = value
+            elif name == "norm":
+                self.per_atom = value in ("yes", "on")
+            elif name in ("lost", "lost/bond"):
+                self.lost = value
+            elif name == "line":
+                if value not in ("one", "multi"):
+                    raise ScriptError("thermo_modify line takes one or multi (yaml is not supported)")
+                self.style = "multi" if value == "multi" else "custom"
+            elif name not in ("flush", "warn", "triclinic/general"):
+                raise ScriptError(
+                    f"thermo_modify {name!r} is not supported; known: flush, format, line, lost, norm, press, temp"
+                )
+
+    def _format(self, rest):
+        if rest[0] == "none":
+            self.float_format = self.int_format = self.line_format = None
+            self.formats = {}
+            return rest[1:]
+        if len(rest) < 2:
+            raise ScriptError("thermo_modify format takes line, float, int or a column number, and a format")
+        which, form = rest[:2]
+        if which == "line":
+            self.line_format = form
+        elif which == "float":
+            c_format(form, 1.0)
+            self.float_format = form
+        elif which == "int":
+            c_format(form, 1)
+            self.int_format = form
+        elif which.lstrip("-").isdigit():
+            c_format(form, 1)
+            self.formats[int(which)] = form
+        else:
+            raise ScriptError(f"thermo_modify format {which!r}: use line, float, int or the number of a column")
+        return rest[2:]
+
+
+class ThermoTable(Hook):
+    """Prints the thermo output of one run.
+
+    last : the run's last step, which is always printed.
+    """
+
+    def __init__(self, session, last, every=None):
+        self.session, self.last = session, last
+        self.every = session.thermo.every if every is None else every
+        self.columns = [session.column(name) for name in self._names()]
+        self.printed = None
+
+    def _names(self):
+        thermo = self.session.thermo
+        names = list(thermo.columns)
+        if thermo.style == "one" and self.session.box_changes():
+            names.append("vol")
+        return names
+
+    def due(self, step, first=False):
+        return first or step == self.last or (self.every and step % self.every == 0)
+
+    def start(self, simulation):
+        from ..job import peak_memory
+
+        # what comes before is preparation: first forces, compilation
+        simulation.timers.update(dict.fromkeys(simulation.timers, 0.0))
+        self.session.loop_begin = time.perf_counter()
+        size = peak_memory() / 2**20
+        self.session.log(f"Per MPI rank memory allocation (min/avg/max) = {size:.4g} | {size:.4g} | {size:.4g} Mbytes")
+        if self.session.thermo.style != "multi":
+            cells = [f"{title:^10} " if whole else f"{title:^14}" for title, whole, _ in self.columns]
+            self.session.log(" ".join(cells))
+
+    def finish(self, simulation):
+        if simulation.stop_reason and self.printed != simulation.system.step and not simulation.failed:
+            self(simulation)
+
+    def __call__(self, simulation):
+        thermo, n = self.session.thermo, self.session.system.n_atoms
+        values = [get(self.session) for _, _, get in self.columns]
+        if thermo.per_atom:
+            extensive = ("PotEng", "KinEng", "TotEng", "E_pair", "E_vdwl", "Enthalpy")
+            values = [v / n if c[0] in extensive else v for v, c in zip(values, self.columns, strict=True)]
+        self.printed = simulation.system.step
+        if thermo.style == "multi":
+            elapsed = time.perf_counter() - self.session.loop_begin
+            self.session.log(f"------------ Step {self.printed:14d} ----- CPU = {elapsed:12.7g} (sec) -------------")
+            cells = [f"{c[0]:<8} = {v:14.4f} " for v, c in zip(values, self.columns, strict=True)]
+            for k in range(0, len(cells), 3):
+                self.session.log("".join(cells[k : k + 3]))
+            return
+        line_forms = thermo.line_format.split() if thermo.line_format else []
+        cells = []
+        for k, (value, (_, whole, _)) in enumerate(zip(values, self.columns, strict=True), 1):
+            form = thermo.formats.get(k, thermo.formats.get(k - 1 - len(values)))
+            if form is None and k <= len(line_forms):
+                form = line_forms[k - 1]
+            if form is None:
+                form = thermo.int_format if whole else thermo.float_format
+            if form is not None:
+                cells.append(c_format(form, value) if np.isfinite(value) else str(value))
+            else:
+                cells.append(f"{int(value):>10d} " if whole else f"{value:< 14.8g}")
+        if thermo.int_format is None and self.columns[0][1] and not (1 in thermo.formats or line_forms):
+            cells[0] = f"{int(values[0]):>10d} "
+        self.session.log(" ".join(cells))
+
+
+def loop_report(session, seconds, steps, threads):
+    """The lines after a run: loop time, performance, where the time went, neighbours."""
+    log, system, simulation = session.log, session.system, session.simulation
+    n = system.n_atoms
+    log(f"Loop time of {seconds:.6g} on 1 procs for {steps} steps with {n} atoms")
+    log()
+    if steps and seconds > 0:
+        days = steps * session.timestep_ps * 1e-3 / seconds * 86400
+        rate = steps / seconds
+        log(
+            f"Performance: {days:.3f} ns/day, {24 / days if days else 0:.3f} hours/ns, {rate:.3f} timesteps/s, "
+            f"{rate * n:.3f} atom-step/s"
+        )
+    log(f"100.0% CPU use with 1 MPI tasks x {threads} OpenMP threads")
+    log()
+    log("MPI task timing breakdown:")
+    log("Section |  min time  |  avg time  |  max time  |%varavg| %total")
+    log("---------------------------------------------------------------")
+    timers = simulation.timers
+    parts = {
+        "Pair": timers["force"], "Neigh": timers["neighbor"], "Comm": timers["communication"],
+        "Output": timers["output"], "Modify": timers["integrate"],
+    }  # fmt: skip
+    for name, value in parts.items():
+        log(
+            f"{name:7} | {value:<10.5g} | {value:<10.5g} | {value:<10.5g} |   0.0 |"
+            f"{100 * value / max(seconds, 1e-9):6.2f}"
+        )
+    other = max(seconds - sum(parts.values()), 0.0)
+    log(f"Other   |            | {other:<10.4g} |            |       |{100 * other / max(seconds, 1e-9):6.2f}")
+    log()
+    domain = simulation.domain
+    neighbors = int(domain.neighbors.count.sum()) if n else 0
+    for name, value in (("Nlocal:", n), ("Nghost:", domain.n_ghosts), ("Neighs:", 0), ("FullNghs:", neighbors)):
+        log(f"{name:10}{value:>13} ave {value:>11} max {value:>11} min")
+        log("Histogram: 1 0 0 0 0 0 0 0 0 0")
+    log()
+    log(f"Total # of neighbors = {neighbors}")
+    log(f"Ave neighs/atom = {neighbors / max(n, 1):.8g}")
+    log(f"Neighbor list builds = {max(session.schedule.builds - 1, 0)}")
+    log(f"Dangerous builds = {session.schedule.dangerous}")

@@ -1,0 +1,612 @@
+"""What a script has set up so far, and its running."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..ensembles import Fix, NoseHooverChain
+from ..errors import InputError
+from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
+from ..model_deviation import Committee, ModelDeviation
+from ..potential import Potential
+from ..preflight import type_table
+from ..safety import Safety
+from ..simulation import Hook, Simulation
+from .computes import COMPUTES, KEYWORDS
+from .fixes import OutputFix
+from .language import ScriptError, Variables
+from .log import ThermoStyle, ThermoTable, loop_report
+from .schedule import Schedule
+from .unitstyles import UNITS
+
+_potentials = {}
+
+
+def load_potential(path, options, skin):
+    """A Potential, the same one again while its file has not changed: scripts with ``clear`` and loops reuse it."""
+    path = Path(path)
+    try:
+        key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
+    except OSError:
+        raise ScriptError(f"model file {path} does not exist") from None
+    if key not in _potentials:
+        _potentials[key] = Potential(
+            path,
+            options.device,
+            options.precision,
+            options.threads,
+            tabulate=not options.no_tabulate,
+            skin=skin,
+            low_rank=not options.no_low_rank,
+            rank=options.rank,
+        )
+    potential = _potentials[key]
+    potential.skin = skin
+    return potential
+
+
+def _current(source, what):
+    """Attribute ``what`` of a compute or fix, called if it is a method; None if there is none."""
+    value = getattr(source, what, None)
+    return value() if callable(value) else value
+
+
+class Pair:
+    """What ``pair_style deepmd`` says.  frame, atomic : parameters; *_compute : ids of computes that give them."""
+
+    def __init__(self, models):
+        self.models = models
+        self.out_file, self.out_every, self.per_atom = "model_devi.out", 100, False
+        self.relative = self.relative_v = self.frame = self.atomic = None
+        self.frame_compute = self.atomic_compute = None
+        #: model type name of each script type, "NULL" for ignored; None until pair_coeff
+        self.names, self.set = None, False
+
+
+class Stop(Hook):
+    """Ends a run when its time is up (``timer timeout``)."""
+
+    def __init__(self, session, every):
+        self.session, self.every = session, every
+
+    def due(self, step, first=False):
+        return not first and self.session.deadline is not None
+
+    def __call__(self, simulation):
+        if time.monotonic() > self.session.deadline:
+            simulation.stop_reason = "timer timeout"
+
+
+class Parameters(Hook):
+    """Brings parameters that come from computes up to date."""
+
+    def __init__(self, session):
+        self.session = session
+
+    def __call__(self, simulation):
+        simulation.parameters.update(self.session.model_parameters())
+
+
+class Session:
+    """The state that the commands of a script change, and its running.
+
+    options : namespace with device, precision, threads, no_tabulate, max_displacement; log :
+    :class:`~dpmd.lammps.log.ScriptLog`.
+    """
+
+    def __init__(self, options, log):
+        self.options, self.log = options, log
+        self.variables = Variables(self)
+        self.deadline, self.loop_begin, self.wall_begin = None, time.perf_counter(), time.perf_counter()
+        self.restored = {}
+        self.reset()
+
+    def reset(self):
+        """Forget everything but variables and loaded models (the ``clear`` command)."""
+        self.close_files()
+        self.units, self.dimension = UNITS["metal"], 3
+        self.faces = [("p", "p")] * 3
+        self.atom_style, self.tilt_large = "atomic", False
+        self.system, self.triclinic, self.n_types = None, False, 0
+        self.masses, self.labels = [], {}
+        self.type_of = self.charge_of = self.molecule_of = np.zeros(0)
+        self.first_low, self.first_length, self.low = np.zeros(3), np.zeros(3), np.zeros(3)
+        self.timestep = self.units.timestep
+        self.skin, self.every, self.delay, self.check = self.units.skin, 1, 0, True
+        self.groups = {"all": None}
+        self.pair, self.lattice, self.regions = None, None, {}
+        self.fixes, self.computes, self.dumps = {}, {}, {}
+        self.fix_styles = {}
+        self.thermo = ThermoStyle()
+        self.simulation = self.schedule = None
+        self.append_deviation, self.described = False, None
+        self.first_step = self.last_step = 0
+        self.restart_rules, self.current_id, self.warned = [], "", set()
+        self.time_offset = (0.0, 0)
+        self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
+        self.restored = {}
+        for name, style, words in (
+            ("thermo_temp", "temp", []), ("thermo_press", "pressure", ["thermo_temp"]), ("thermo_pe", "pe", []),
+        ):  # fmt: skip
+            self.computes[name] = COMPUTES[style][2](self, None, words)
+
+    def close_files(self):
+        """Close all outputs but the log."""
+        for thing in (*getattr(self, "fixes", {}).values(), *getattr(self, "dumps", {}).values()):
+            if hasattr(thing, "close"):
+                thing.close()
+        if getattr(self, "deviation", None) is not None:
+            self.deviation.close()
+        self.deviation = None
+
+    # ------------------------------------------------------------------ looking things up
+
+    @property
+    def timestep_ps(self):
+        return self.timestep / self.units.time
+
+    def require_box(self):
+        """Raises ScriptError unless there are atoms (or an empty box)."""
+        if self.system is None:
+            raise ScriptError("there is no box yet; use read_data, create_box or read_restart first")
+        return self.system
+
+    def bounds(self):
+        """Lower and upper faces, (3,) Å each."""
+        low = self.system.origin + self.low
+        return low, low + np.diag(self.system.cell)
+
+    def boundary_flags(self):
+        """As in dumps: ``pp pp ff``."""
+        return " ".join(a + b for a, b in self.faces)
+
+    def volume(self):
+        """Å^3, of the box."""
+        return float(np.prod(np.diag(self.require_box().cell)))
+
+    def time(self):
+        """Time since the start, in the script's unit."""
+        begin, step = self.time_offset
+        return begin + (self.require_box().step - step) * self.timestep
+
+    def group_or_all(self, name):
+        """The Group of a name, None for all atoms."""
+        if name not in self.groups:
+            raise ScriptError(f"group {name!r} is not defined; known: {', '.join(self.groups)}")
+        return self.groups[name]
+
+    def group_mask(self, name):
+        """(n,) bool in the present order of the atoms."""
+        group = self.group_or_all(name)
+        return np.ones(len(self.system), bool) if group is None else group.mask(self.system)
+
+    def compute(self, name):
+        """A compute by its id."""
+        if name not in self.computes:
+            raise ScriptError(f"compute {name!r} is not defined; known: {', '.join(self.computes)}")
+        return self.computes[name]
+
+    def fix(self, name):
+        """A fix by its id."""
+        if name not in self.fixes:
+            raise ScriptError(f"fix {name!r} is not defined; known: {', '.join(self.fixes) or 'none'}")
+        return self.fixes[name]
+
+    def type_range(self, word):
+        """Types of ``3``, ``*``, ``2*``, ``*3`` or ``1*2``."""
+        low, star, high = word.partition("*")
+        try:
+            first = int(low) if low else 1
+            last = (int(high) if high else self.n_types) if star else first
+        except ValueError:
+            raise ScriptError(f"{word!r} is not an atom type or a range of types such as 1*3") from None
+        if not 1 <= first <= last <= self.n_types or (not low and not star):
+            raise ScriptError(f"{word!r}: atom types are 1 to {self.n_types}")
+        return range(first, last + 1)
+
+    def number(self, word, what):
+        """A number, or the value of ``v_NAME``."""
+        if word.startswith("v_"):
+            return self.variables.number(word[2:])
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ScriptError(f"{what}: {word!r} is not a number")
+        return value
+
+    def lattice_spacing(self):
+        """(3,) Å."""
+        if self.lattice is None:
+            raise ScriptError("lattice units need a 'lattice' command first; or use 'units box'")
+        return self.lattice.spacing
+
+    def centre_of_mass(self, group):
+        """(3,) Å, of unwrapped positions."""
+        system = self.require_box()
+        mask = slice(None) if group is None else group.mask(system)
+        self.update_masses()
+        mass = system.masses[mask]
+        return system.sum(mass @ system.unwrapped_positions[mask]) / system.sum(mass.sum()) + system.origin
+
+    # ------------------------------------------------------------------ values for outputs and formulas
+
+    @staticmethod
+    def _reference(name):
+        """``c_id[1][2]`` as (kind, id, indices)."""
+        base, *rest = name.split("[")
+        try:
+            return base[0], base[2:], tuple(int(r.rstrip("]")) for r in rest)
+        except ValueError:
+            raise ScriptError(f"{name!r}: the index is not a number") from None
+
+    def expand_star(self, name):
+        """``c_id[*]`` as its elements; other names as they are."""
+        if "[*" not in name and "*]" not in name:
+            return [name]
+        base, _, inside = name.partition("[")
+        source = self.compute(base[2:]) if base[0] == "c" else self.fix(base[2:])
+        count = source.width if hasattr(source, "width") else np.size(_current(source, "vector"))
+        low, _, high = inside.removesuffix("]").partition("*")
+        if not all(w == "" or w.isdigit() for w in (low, high)):
+            raise ScriptError(f"{name!r}: the range is not like [*], [2*] or [1*3]")
+        return [f"{base}[{k}]" for k in range(int(low or 1), int(high or count) + 1)]
+
+    def _of_source(self, name, indices, source):
+        """A number of a compute or fix: its scalar, or an element of its vector or array."""
+        kind = ("scalar", "vector", "array")[min(len(indices), 2)]
+        value = _current(source, kind)
+        if value is None and kind == "scalar" and isinstance(source, Fix):
+            value = source.reservoir_energy
+        if value is None:
+            raise ScriptError(f"{name} has no {kind} (or not yet)")
+        if kind != "scalar":
+            shape = np.shape(value)
+            if len(indices) != len(shape) or not all(1 <= i <= n for i, n in zip(indices, shape, strict=True)):
+                raise ScriptError(
+                    f"{name}{''.join(f'[{i}]' for i in indices)}: there are {' x '.join(map(str, shape))}"
+                )
+            value = value[tuple(i - 1 for i in indices)]
+        # fixes that act hold energies (eV) or lengths; computes and averages are in the script's units already
+        energy = isinstance(source, Fix) and not isinstance(source, Recenter)
+        return float(value) * (self.units.energy if energy else 1.0)
+
+    def value(self, name, indices=()):
+        """A name in a formula: thermo keyword, c_ID, f_ID."""
+        if name.startswith("c_"):
+            self._check_ready(name)
+            return self._of_source(name, indices, self.compute(name[2:]))
+        if name.startswith("f_"):
+            return self._of_source(name, indices, self.fix(name[2:]))
+        if name in KEYWORDS and not indices:
+            self.require_box()
+            self._check_ready(name)
+            return float(KEYWORDS[name][2](self))
+        raise ScriptError(f"{name!r} is unknown; it is no thermo keyword, c_ID, f_ID, v_NAME or function")
+
+    def _check_ready(self, name):
+        self.require_box()
+        if self.system.masses.size and not np.all(self.system.masses > 0):
+            self.update_masses()
+
+    def function(self, name, words):
+        """Functions of groups in formulas: count, mass, charge, xcm, vcm, bound, ke, and is_defined."""
+        if name == "is_defined":
+            known = {"compute": self.computes, "fix": self.fixes, "group": self.groups, "region": self.regions}
+            known["dump"] = self.dumps
+            if len(words) != 2 or words[0] not in known:
+                raise ScriptError("is_defined takes compute, dump, fix, group, region or variable, and an id")
+            return float(words[1] in known[words[0]])
+        system = self.require_box()
+        sizes = {"count": 1, "mass": 1, "charge": 1, "ke": 1, "xcm": 2, "vcm": 2, "bound": 2}
+        if name not in sizes or len(words) != sizes[name]:
+            known = ", ".join([*sizes, "is_defined"])
+            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {known}")
+        mask = self.group_mask(words[0])
+        self.update_masses()
+        mass = system.masses[mask]
+        if name == "count":
+            return system.sum(int(mask.sum()))
+        if name == "mass":
+            return system.sum(mass.sum())
+        if name == "charge":
+            return system.sum(self.charge_of[system.ids][mask].sum())
+        if name == "ke":
+            return 0.5 * float(np.trace(system.twice_kinetic_tensor(mask))) * self.units.energy
+        axis = "xyz".find(words[1][:1])
+        if axis < 0 or not mask.any():
+            raise ScriptError(f"{name}({', '.join(words)}): the direction is not x, y or z, or the group is empty")
+        if name == "bound":
+            x = system.positions[mask, axis] + system.origin[axis]
+            return float(x.min() if words[1].endswith("min") else x.max())
+        if name == "xcm":
+            return self.centre_of_mass(self.groups[words[0]])[axis]
+        return system.sum(mass @ system.velocities[mask])[axis] / system.sum(mass.sum()) * self.units.velocity
+
+    def number_of(self, name):
+        """Value of c_ID[i], f_ID[i], v_NAME for outputs."""
+        if name.startswith("v_"):
+            return self.variables.number(name[2:])
+        kind, base, indices = self._reference(name)
+        if kind not in "cf" or name[1:2] != "_":
+            raise ScriptError(f"{name!r} is not c_ID, f_ID or v_NAME")
+        return self.value(f"{kind}_{base}", indices)
+
+    def column_of_rows(self, name):
+        """A vector, or a column of an array, for ``fix ave/time mode vector``."""
+        kind, base, indices = self._reference(name)
+        source = self.compute(base) if kind == "c" else self.fix(base)
+        value = _current(source, "array" if indices else "vector")
+        if value is None:
+            raise ScriptError(f"{name} is not a {'column of an array' if indices else 'vector'}")
+        return value[:, indices[0] - 1] if indices else value
+
+    def atom_column(self, name):
+        """A per-atom value (n,) in the present order: c_ID, c_ID[i] or a column of dump custom."""
+        from .dumps import COLUMNS
+
+        if name in COLUMNS and COLUMNS[name].get:
+            return np.asarray(COLUMNS[name].get(self))
+        kind, base, indices = self._reference(name)
+        if kind == "f":
+            fix = self.fix(base)
+            raise ScriptError(f"{name}: fix {base} ({fix.name}) has no per-atom values")
+        source = self.compute(base)
+        if not hasattr(source, "atoms"):
+            raise ScriptError(f"{name}: compute {base} has no per-atom values")
+        values = source.atoms()
+        if values.ndim == 1:
+            if indices:
+                raise ScriptError(f"{name}: compute {base} has one value per atom: write c_{base}")
+            return values
+        if len(indices) != 1 or not 1 <= indices[0] <= values.shape[1]:
+            raise ScriptError(f"{name}: compute {base} has {values.shape[1]} columns: write c_{base}[1] ...")
+        return values[:, indices[0] - 1]
+
+    def column(self, name):
+        """``(title, whole number?, function of the session)`` of a thermo column."""
+        if name in KEYWORDS:
+            return KEYWORDS[name]
+        if name[:2] not in ("c_", "f_", "v_"):
+            raise ScriptError(
+                f"thermo keyword {name!r} is not supported; known: {', '.join(KEYWORDS)}, c_ID, f_ID, v_NAME"
+            )
+        return (name, False, lambda session: session.number_of(name))
+
+    def energy(self):
+        """eV, of the model and of those fixes that count."""
+        self.need_forces()
+        return self.system.energy + sum(f.potential_energy() for f in self.fixes.values() if isinstance(f, Fix))
+
+    def model_energy(self):
+        """eV, of the model."""
+        self.need_forces()
+        return self.system.energy
+
+    def reservoir_energy(self):
+        """eV, of thermostats and barostats."""
+        return sum(f.reservoir_energy for f in self.fixes.values() if isinstance(f, Fix))
+
+    def per_atom(self):
+        """Energies (n,) and virials (n, 3, 3) of the atoms, eV; evaluated once per step."""
+        self.need_forces()
+        key = (id(self.simulation), self.system.step, self.simulation.evaluations, self.schedule.rebuilds)
+        if getattr(self, "_atoms_key", None) != key:
+            self._atoms_key, self._atoms = key, self.simulation.evaluate_atoms()
+        return self._atoms
+
+    # ------------------------------------------------------------------ preparing and running
+
+    def update_masses(self):
+        """Give the atoms the masses of their types.  Raises ScriptError for types without."""
+        system = self.require_box()
+        types = self.type_of[system.ids]
+        missing = [t for t in np.unique(types) if self.masses[t - 1] is None]
+        if missing:
+            raise ScriptError(f"atom type {missing[0]} has no mass; add 'mass {missing[0]} VALUE' or a Masses section")
+        values = np.array([m or 0.0 for m in self.masses])
+        system.masses = values[types - 1]
+        system._set_inverse_masses()
+
+    def _model_types(self, potential):
+        """Model type of every script type, -1 for those that are ignored."""
+        type_map, pair = list(potential.type_map), self.pair
+        if pair.names:
+            names = [*pair.names, *["NULL"] * (self.n_types - len(pair.names))]
+            unknown = sorted({n for n in names if n != "NULL"} - set(type_map))
+            if unknown:
+                raise ScriptError(
+                    f"pair_coeff: the model has no type {', '.join(unknown)}; its types are {' '.join(type_map)}"
+                )
+            return np.array([-1 if n == "NULL" else type_map.index(n) for n in names], np.int32)
+        if self.n_types > len(type_map):
+            raise ScriptError(
+                f"{self.n_types} atom types, but the model has {len(type_map)} ({' '.join(type_map)}); name each "
+                "type's element: pair_coeff * * " + " ".join([*type_map, *["..."] * (self.n_types - len(type_map))])
+            )
+        if len(type_map) > 20 and len(type_map) > self.n_types:
+            guess = " ".join(self._guess_element(t) for t in range(self.n_types))
+            raise ScriptError(
+                f"the model knows {len(type_map)} elements, and the script does not say which of them its "
+                f"{self.n_types} types are; write 'pair_coeff * * {guess}' (guessed from the masses)"
+            )
+        return np.arange(self.n_types, dtype=np.int32)
+
+    def _guess_element(self, t):
+        from ase.data import atomic_masses, chemical_symbols
+
+        mass = self.masses[t]
+        return "?" if mass is None else chemical_symbols[int(np.argmin(np.abs(atomic_masses[1:] - mass))) + 1]
+
+    def prepare(self):
+        """Everything that a run needs; makes a new Simulation."""
+        system = self.require_box()
+        if self.pair is None:
+            raise ScriptError("no pair_style is set; dpmd computes forces with 'pair_style deepmd MODEL'")
+        if not self.pair.set:
+            raise ScriptError("pair_coeff is missing: 'pair_coeff * *' or with the elements of the types")
+        self.update_masses()
+        potentials = [load_potential(m, self.options, self.skin) for m in self.pair.models]
+        first = potentials[0]
+        if len(system):
+            system.types = self._model_types(first)[self.type_of[system.ids] - 1]
+        system.type_names, system.constants = tuple(first.type_map), self.units.constants
+        system._set_inverse_masses()
+        self.committee = Committee(first, potentials[1:])
+        self._check_parameters(first)
+        self._describe(first)
+        self._check_cell(first)
+        self.schedule = Schedule(
+            first.domain(), self.faces, self.first_low, self.first_length, self.every, self.delay, self.check,
+            self.thermo.lost,
+        )  # fmt: skip
+        self.schedule.low = self.low
+        parts = {f"{name}/{self.fix_styles[name]}": f for name, f in self.fixes.items() if isinstance(f, Fix)}
+        ensemble = Together(self.timestep_ps, parts)
+        self.simulation = Simulation(system, first.operators, self.schedule, ensemble, [], {})
+        if not (self.pair.frame_compute or self.pair.atomic_compute):
+            self.simulation.parameters = self.model_parameters()
+        self.stale = False
+        return self.simulation
+
+    def _describe(self, potential):
+        """Say, once, which element each type is; warn where the mass is another element's."""
+        key = (str(potential.model.source.path), tuple(self.pair.names or ()), tuple(self.masses))
+        if key == self.described:
+            return
+        self.described, model = key, potential.model
+        self.log(
+            f"Model {model.source.path}: {model.descriptor.kind}, cutoff {model.descriptor.rcut:g} A, types "
+            f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device}, "
+            f"{potential.operators.threads} threads"
+        )
+        for t, (number, mass) in enumerate(zip(self._model_types(potential), self.masses, strict=True), 1):
+            name = model.type_map[number] if number >= 0 else "ignored"
+            count = int((self.type_of[self.system.ids] == t).sum())
+            self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
+        for warning in type_table(self.system)[1]:
+            self.log.warning(warning)
+
+    def _check_cell(self, potential):
+        """Raises ScriptError for cells so thin that an atom would have millions of images in reach."""
+        system = self.system
+        lengths = np.diag(system.cell)
+        if not (np.isfinite(system.cell).all() and (lengths > 0).all()):
+            raise ScriptError(f"the box has no volume: edges {lengths}")
+        reach = potential.model.cutoff + self.skin
+        across = 1 / np.linalg.norm(np.linalg.inv(system.cell), axis=0)  # between opposite faces
+        images = np.where(system.periodic, 2 * reach / across + 1, 1.0).prod()
+        if images * len(system) > 1e8:
+            raise ScriptError(
+                f"the box, {lengths} Å, is so thin that each atom has {images:.3g} images within {reach:g} Å; check it"
+            )
+
+    def _check_parameters(self, potential):
+        fitting, pair = potential.model.fitting, self.pair
+        for name, given, source, wanted, default in (
+            ("fparam", pair.frame, pair.frame_compute, fitting.n_fparam, fitting.default_fparam),
+            ("aparam", pair.atomic, pair.atomic_compute, fitting.n_aparam, None),
+        ):
+            if source is None and (
+                (given is None and wanted and default is None) or len(given or []) not in (0, wanted)
+            ):
+                raise ScriptError(
+                    f"pair_style deepmd: the model takes {wanted} numbers as {name}, {len(given or [])} given"
+                )
+
+    def model_parameters(self):
+        """What the operators take beside positions."""
+        pair = self.pair
+        frame, atomic = pair.frame, pair.atomic
+        if pair.frame_compute:
+            source = self.compute(pair.frame_compute)
+            frame = np.atleast_1d(source.vector() if self.n_fparam > 1 else source.scalar())
+        if pair.atomic_compute:
+            atomic = np.asarray(self.compute(pair.atomic_compute).atoms(), float).reshape(len(self.system), -1)
+        return {"frame_parameters": frame, "atomic_parameters": atomic}
+
+    @property
+    def n_fparam(self):
+        return self.committee.first.model.fitting.n_fparam
+
+    def need_forces(self):
+        """Compute forces if the atoms have changed since the last time."""
+        if self.simulation is None or self.stale:
+            self.prepare().compute_forces()
+
+    def changed(self):
+        """Atoms, box or model have changed: forces are no longer valid."""
+        self.stale = True
+
+    def box_changes(self):
+        """Whether a fix changes the box."""
+        return any(f.changes_cell for f in self.fixes.values() if isinstance(f, Fix)) or any(
+            face in "sm" for pair in self.faces for face in pair
+        )
+
+    def _deviation_hook(self):
+        pair = self.pair
+        if len(pair.models) < 2 or pair.out_every == 0:
+            return []
+        if self.deviation is None or self.deviation.committee is not self.committee:
+            if self.deviation is not None:
+                self.deviation.close()
+            self.deviation = ModelDeviation(
+                pair.out_every, pair.out_file, self.committee, pair.per_atom, pair.relative, pair.relative_v,
+                self.units.energy, up_to=self.system.step if self.append_deviation else None,
+            )  # fmt: skip
+            self.append_deviation = True
+        return [self.deviation]
+
+    def restart_hooks(self):
+        """Hooks that write restart files."""
+        from .restart import RestartWriter
+
+        return [RestartWriter(self, *rule) for rule in self.restart_rules]
+
+    def run(self, steps, begin=None, end=None):
+        """The ``run`` command."""
+        simulation = self.prepare()
+        system = self.system
+        self.first_step, self.last_step = system.step, system.step + steps
+        scaling = (NoseHooverChain, StochasticRescaling, BerendsenThermostat)
+        if steps and not np.any(system.velocities) and any(isinstance(f, scaling) for f in self.fixes.values()):
+            self.log.warning("all velocities are zero, and thermostats only scale them; use 'velocity all create'")
+        simulation.ensemble.span(
+            self.first_step if begin is None else begin, self.last_step if end is None else end
+        )  # fmt: skip
+        outputs = [f for f in self.fixes.values() if isinstance(f, OutputFix)]
+        parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
+        if parameters:
+            simulation.parameters = self._first_parameters()
+        simulation.hooks = [
+            Stop(self, 1),
+            Safety(self.options.max_displacement, Path("failed.extxyz")),
+            *parameters,
+            *self._deviation_hook(),
+            *outputs,
+            *self.dumps.values(),
+            *self.restart_hooks(),
+            ThermoTable(self, self.last_step),
+        ]
+        self.log()
+        warm = self.committee.first.operators
+        simulation.run(steps)
+        seconds = time.perf_counter() - self.loop_begin
+        self.stale = False
+        loop_report(self, seconds, simulation.steps_done, warm.threads)
+        if simulation.stop_reason:
+            self.log(f"Stopped at step {system.step}: {simulation.stop_reason}")
+        return simulation
+
+    def _first_parameters(self):
+        """Parameters for the first evaluation, from computes that need no forces."""
+        self.simulation.parameters = {}
+        self.stale = False
+        try:
+            return self.model_parameters()
+        except InputError as error:
+            raise ScriptError(f"fparam or aparam from a compute: {error}") from error

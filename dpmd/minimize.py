@@ -1,0 +1,294 @@
+"""Minimisation of the energy, or of the enthalpy if the cell relaxes too.
+
+All minimisers see one vector of coordinates: the atoms' positions in the frame of the first cell
+and, scaled to be about as stiff, the strains of the cell.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .barostats import COLUMN, ROW
+from .ensembles import Fix
+from .errors import InputError
+
+METHODS = ("cg", "sd", "fire", "quickmin")
+_SMALL = 1e-8
+
+
+class BoxRelaxation(Fix):
+    """Lets the cell relax to given pressures during a minimisation.
+
+    targets : {component 0..5 (xx yy zz yz xz xy): pressure, bar}; together : components that share one
+    strain; largest : strain per iteration, at most.
+    """
+
+    name = "cell relaxed"
+    changes_cell = True
+
+    def __init__(self, targets, together=(), largest=1e-4):
+        self.targets, self.together, self.largest = targets, together, largest
+        free = [k for k in sorted(targets) if not any(k in group for group in together)]
+        #: components that move together, for each strain
+        self.strains = [tuple(group) for group in together] + [(k,) for k in free]
+
+
+@dataclass
+class Outcome:
+    """How a minimisation ended; energies in eV, forces in eV/Å, per iteration."""
+
+    reason: str
+    iterations: int
+    evaluations: int
+    energies: tuple[float, float, float]
+    force_norms: tuple[float, float]
+    largest_forces: tuple[float, float]
+
+
+class Minimizer:
+    """Moves a simulation's atoms downhill.
+
+    simulation : its forces are used, its hooks are not called; method : one of METHODS.
+    energy_tolerance : stop when the energy changes by less than this fraction; force_tolerance : eV/Å, stop
+    when the norm of the force vector is below; both 0: never.
+    largest_move : Å per iteration and atom; timestep : ps, of fire and quickmin; norm : ``two`` or ``max``.
+    box : :class:`BoxRelaxation` or None; frozen : function(system) that returns a mask of atoms that stay, or None.
+    after : called with the simulation after each iteration.
+    """
+
+    def __init__(
+        self, simulation, method="cg", energy_tolerance=0.0, force_tolerance=1e-6, iterations=1000, evaluations=10000,
+        largest_move=0.1, timestep=0.001, norm="two", box=None, after=None,
+    ):  # fmt: skip
+        if method not in METHODS:
+            raise InputError(f"minimisation method {method!r} is not one of {', '.join(METHODS)}")
+        if box is not None and method in ("fire", "quickmin"):
+            raise InputError(f"the cell cannot relax with {method}; use cg or sd")
+        self.simulation, self.method, self.box, self.after = simulation, method, box, after
+        self.energy_tolerance, self.force_tolerance = energy_tolerance, force_tolerance
+        self.iterations, self.most_evaluations = iterations, evaluations
+        self.largest_move, self.timestep, self.norm = largest_move, timestep, norm
+        self.evaluations = 0
+
+    # ------------------------------------------------------------------ coordinates
+
+    @property
+    def system(self):
+        return self.simulation.system
+
+    def _begin(self):
+        system = self.system
+        self.cell, self.volume = system.cell.copy(), system.volume
+        self.strain = np.zeros(len(self.box.strains) if self.box else 0)
+        #: Å per unit of strain
+        self.stiffness = math.sqrt(max(system.n_atoms, 1)) * self.volume ** (1 / 3) / max(system.n_atoms, 1) ** (1 / 3)
+
+    def _deformation(self, strain):
+        """Cell rows are multiplied by this matrix from the right."""
+        matrix = np.eye(3)
+        for value, components in zip(strain, self.box.strains, strict=True):
+            for k in components:
+                matrix[COLUMN[k], ROW[k]] += value
+        return matrix
+
+    def _gradient(self):
+        """Enthalpy, force on the atoms (first cell's frame) and on the strains (per Å)."""
+        system = self.system
+        energy = system.energy + self.simulation.ensemble.potential_energy()
+        if not self.box:
+            return energy, system.forces.copy(), np.zeros(0)
+        deformation = self._deformation(self.strain)
+        scale, volume = system.constants.pressure, system.volume
+        targets = np.zeros((3, 3))
+        diagonal = [k for k in self.box.targets if k < 3]
+        for k, p in self.box.targets.items():
+            targets[ROW[k], COLUMN[k]] = targets[COLUMN[k], ROW[k]] = p / scale
+        mean = np.mean([self.box.targets[k] for k in diagonal]) / scale if diagonal else 0.0
+        excess = targets.copy()
+        excess[diagonal, diagonal] -= mean
+        # -dH/dD = D^-T W - p V D^-T - V0 excess, for row vectors x' = x D
+        inverse = np.linalg.inv(deformation).T
+        slope = inverse @ (system.virial + system.virial.T) / 2 - mean * volume * inverse - self.volume * excess
+        strain_force = np.array(
+            [sum(slope[COLUMN[k], ROW[k]] for k in components) for components in self.box.strains]
+        )  # fmt: skip
+        enthalpy = energy + mean * (volume - self.volume)
+        if np.any(excess):
+            enthalpy += self.volume * float((excess * (deformation - np.eye(3))).sum())
+        return enthalpy, system.forces @ deformation.T, strain_force / self.stiffness
+
+    def _move(self, atoms, strains):
+        """Displace atoms (first cell's frame, Å) and strains (Å)."""
+        system = self.system
+        if self.box:
+            old = self._deformation(self.strain)
+            self.strain = self.strain + strains / self.stiffness
+            new = self._deformation(self.strain)
+            # about the middle of the cell, so that coordinates of a box stay where they were
+            centre = system.origin + np.diag(system.cell) / 2
+            system.positions = (system.positions @ np.linalg.inv(old) + atoms) @ new
+            system.cell = self.cell @ new
+            system.origin = centre - np.diag(system.cell) / 2
+        else:
+            system.positions += atoms
+
+    def _evaluate(self):
+        self.simulation.compute_forces()
+        self.evaluations += 1
+        return self._gradient()
+
+    def _dot(self, a, b):
+        return float(self.system.sum(float((a[0] * b[0]).sum()))) + float(a[1] @ b[1])
+
+    def _size(self, force):
+        if self.norm == "max":
+            return max(float(np.abs(part).max(initial=0.0)) for part in force)
+        return math.sqrt(self._dot(force, force))
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self):
+        """Minimise; returns an :class:`Outcome`."""
+        self._begin()
+        energy, *force = self._evaluate()
+        first, first_norm = energy, math.sqrt(self._dot(force, force))
+        first_largest = float(np.abs(force[0]).max(initial=0.0))
+        previous = energy
+        state = {"search": None}
+        reason, iteration = "max iterations", 0
+        while iteration < self.iterations:
+            if self._size(force) <= self.force_tolerance:
+                reason = "force tolerance"
+                break
+            if self.evaluations >= self.most_evaluations:
+                reason = "max force evaluations"
+                break
+            if self.simulation.stop_reason:
+                reason = self.simulation.stop_reason
+                break
+            iteration += 1
+            self.system.step += 1
+            step = self._damped_step if self.method in ("fire", "quickmin") else self._line_search
+            previous = energy
+            moved, energy, force = step(state, energy, force)
+            if self.after is not None:
+                self.after(self.simulation)
+            if not math.isfinite(energy):
+                reason = "energy is not a number"
+                break
+            if not moved:
+                reason = "linesearch alpha is zero"
+                break
+            change, size = abs(energy - previous), 0.5 * (abs(energy) + abs(previous) + _SMALL)
+            quiet = state.get("quiet", True)
+            if self.energy_tolerance and quiet and change < self.energy_tolerance * size:
+                reason = "energy tolerance"
+                break
+        norm, largest = math.sqrt(self._dot(force, force)), float(np.abs(force[0]).max(initial=0.0))
+        return Outcome(
+            reason, iteration, self.evaluations, (first, previous, energy), (first_norm, norm), (first_largest, largest)
+        )
+
+    def _line_search(self, state, energy, force):
+        """One step of conjugate gradients (Polak and Ribiere) or steepest descent.
+
+        The first step goes as far as allowed at most; then the secant of the slope is followed, with
+        a backtracking condition (Armijo, 0.4 would be strict; 1e-4 here).
+        """
+        search = state["search"]
+        if self.method == "sd" or search is None:
+            search = [force[0].copy(), force[1].copy()]
+        slope = self._dot(search, force)
+        if slope <= 0:
+            search, slope = [force[0].copy(), force[1].copy()], self._dot(force, force)
+        ids = self.system.ids.copy()
+        largest = float(np.abs(search[0]).max(initial=0.0))
+        limit = self.largest_move / largest if largest > 0 else math.inf
+        if self.box and np.abs(search[1]).max(initial=0.0) > 0:
+            limit = min(limit, self.box.largest * self.stiffness / float(np.abs(search[1]).max()))
+        alpha = min(state.get("alpha", limit), limit)
+        at, accepted = 0.0, None
+        old_force = force
+        for _ in range(12):
+            self._move((alpha - at) * search[0], (alpha - at) * search[1])
+            at = alpha
+            new_energy, *new_force = self._evaluate()
+            search, old_force, ids = self._follow(ids, search, old_force)
+            new_slope = self._dot(search, new_force)
+            # close to the minimum differences of energies are lost in rounding: trust the slope there
+            rounding = 1e-13 * abs(energy) + 1e-14
+            if new_energy <= energy - 1e-4 * alpha * slope + rounding and abs(new_slope) <= 0.5 * abs(slope):
+                accepted = True
+                break
+            if new_energy <= energy + rounding and new_slope > 0 and alpha >= limit:
+                accepted = True
+                break
+            curvature = (slope - new_slope) / alpha
+            wanted = slope / curvature if curvature > 0 else limit
+            if new_energy > energy + rounding:
+                wanted = min(wanted, 0.5 * alpha)
+            wanted = min(max(wanted, 0.05 * alpha), limit, 5 * alpha)
+            if abs(wanted - alpha) < 1e-3 * alpha:
+                accepted = new_energy <= energy + rounding
+                break
+            alpha = wanted
+        else:
+            accepted = new_energy <= energy + rounding
+        if not accepted:
+            self._move(-at * search[0], -at * search[1])
+            energy, *force = self._evaluate()
+            if state["search"] is None:
+                return False, energy, force
+            state["search"] = None
+            return True, energy, force
+        beta = 0.0
+        if self.method == "cg":
+            square = self._dot(old_force, old_force)
+            beta = max(0.0, (self._dot(new_force, new_force) - self._dot(new_force, old_force)) / square)
+        state["search"] = [new_force[0] + beta * search[0], new_force[1] + beta * search[1]]
+        state["ids"], state["alpha"] = self.system.ids.copy(), alpha
+        return True, new_energy, new_force
+
+    def _follow(self, ids, *arrays):
+        """Bring per-atom parts of vectors into the present order of the atoms."""
+        now = self.system.ids
+        if np.array_equal(ids, now):
+            return *arrays, ids
+        place = np.argsort(ids)[np.searchsorted(np.sort(ids), now)]
+        return *([a[0][place], a[1]] for a in arrays), now.copy()
+
+    def _damped_step(self, state, energy, force):
+        """One step of FIRE (E. Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006)) or quickmin.
+
+        Quickmin keeps the part of the velocity along the force, or nothing if they point apart.
+        """
+        system = self.system
+        if "dt" not in state:
+            state |= {"dt": self.timestep, "mixing": 0.1, "uphill": 0}
+            system.velocities[:] = 0.0
+        f, v = force[0], system.velocities
+        power = float(system.sum(float((f * v).sum())))
+        square = max(self._dot([f, force[1]], [f, force[1]]), 1e-300)
+        if self.method == "quickmin":
+            v[:] = f * (power / square) if power > 0 else 0.0
+        elif power > 0:
+            speed = math.sqrt(system.sum(float((v * v).sum())))
+            v[:] = (1 - state["mixing"]) * v + state["mixing"] * speed / math.sqrt(square) * f
+            if state["uphill"] > 20:
+                state["dt"] = min(1.1 * state["dt"], 10 * self.timestep)
+                state["mixing"] *= 0.99
+            state["uphill"] += 1
+        else:
+            v[:] = 0.0
+            state["dt"], state["mixing"], state["uphill"] = max(0.5 * state["dt"], 0.02 * self.timestep), 0.1, 0
+        v += state["dt"] * f * system.inverse_masses[:, None]
+        dt = state["dt"]
+        fastest = float(np.abs(v).max(initial=0.0))
+        if fastest * dt > self.largest_move:
+            dt = self.largest_move / fastest
+        system.positions += dt * v
+        energy, *force = self._evaluate()
+        # just after a stop the energy hardly changes, which says nothing
+        state["quiet"] = state["uphill"] > 5 or self.method == "quickmin"
+        return True, energy, force

@@ -1,0 +1,295 @@
+"""Commands of scripts: what they do, seen in logs and files."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmd.errors import InputError, RunError
+
+DPGEN = """
+variable        NSTEPS          equal {steps}
+variable        THERMO_FREQ     equal 5
+variable        DUMP_FREQ       equal 5
+variable        TEMP            equal 330.000000
+variable        PRES            equal 1.000000
+variable        TAU_T           equal 0.100000
+variable        TAU_P           equal 0.500000
+
+units           metal
+boundary        {boundary}
+atom_style      atomic
+
+neighbor        1.0 bin
+
+box          tilt large
+if "${{restart}} > 0" then "read_restart dpgen.restart.*" else "read_data water.lmp"
+{triclinic}
+mass            1 16.000000
+mass            2 2.000000
+pair_style      deepmd {models} out_freq ${{THERMO_FREQ}} out_file model_devi.out {extra}
+pair_coeff      * *
+
+thermo_style    custom step temp pe ke etotal press vol lx ly lz xy xz yz
+thermo          ${{THERMO_FREQ}}
+dump            1 all custom ${{DUMP_FREQ}} traj/*.lammpstrj id type x y z fx fy fz
+restart         5 dpgen.restart
+
+if "${{restart}} == 0" then "velocity        all create ${{TEMP}} 585 mom yes rot yes dist gaussian"
+fix             1 all {ensemble}
+
+timestep        0.000500
+run             ${{NSTEPS}} upto
+"""
+NPT = "npt temp ${TEMP} ${TEMP} ${TAU_T} iso ${PRES} ${PRES} ${TAU_P}"
+TWO = "water_md0.pb water_md1.pb"
+
+
+def thermo(log, run=-1):
+    """Columns of one of the runs in a log's text."""
+    blocks = re.findall(r"^ *Step .*?(?=^Loop time)", log, re.M | re.S)
+    names, *rows = [line.split() for line in blocks[run].splitlines() if not line.startswith(("WARN", "Mem"))]
+    rows = [r for r in rows if len(r) == len(names) and r[0].isdigit()]
+    return dict(zip(names, np.array(rows, float).T, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "extra", "boundary", "models"),
+    [
+        (NPT, "", "p p p", TWO),
+        ("nvt temp ${TEMP} ${TEMP} ${TAU_T}", "relative 1.0", "p p p", TWO),
+        ("nvt temp ${TEMP} ${TEMP} ${TAU_T}", "atomic", "s s s", TWO),
+        (NPT.replace("iso", "tri"), "relative_v 0.5", "p p p", TWO),
+        ("nve", "fparam 0.25 -0.4 aparam 0.1", "p p p", "f_faparam.pb"),
+    ],
+    ids=["npt", "nvt relative", "nopbc atomic", "npt-t", "fparam"],
+)
+def test_dpgen(script, ensemble, extra, boundary, models):
+    Path("traj").mkdir()
+    triclinic = "change_box   all triclinic" if "p" in boundary else ""
+    fields = dict(ensemble=ensemble, extra=extra, boundary=boundary, models=models, triclinic=triclinic)
+    if not triclinic:  # DP-GEN writes such files without a tilt line
+        text = Path("water.lmp").read_text()
+        Path("water.lmp").write_text(re.sub(r".*xy xz yz\n", "", text))
+    log = script(DPGEN.format(steps=10, **fields), restart=0)
+    assert list(thermo(log)["Step"]) == [0, 5, 10]
+    assert sorted(p.name for p in Path("traj").iterdir()) == ["0.lammpstrj", "10.lammpstrj", "5.lammpstrj"]
+    if " " in models:
+        assert len(Path("model_devi.out").read_text().splitlines()) == 4
+    # DP-GEN goes on with -v restart 1, to the same total number of steps
+    log = script(DPGEN.format(steps=15, **fields), restart=1)
+    assert list(thermo(log)["Step"]) == [10, 15]
+    if " " in models:
+        steps = [int(line.split()[0]) for line in Path("model_devi.out").read_text().splitlines()[1:]]
+        assert steps == [0, 5, 10, 15]
+
+
+@pytest.mark.parametrize("fix", ["npt temp 330 330 0.1 aniso 1 1 0.5", "langevin 330 330 0.1 77\nfix 2 all nve"])
+def test_restart_is_exact(script, head, fix):
+    tail = f"fix 1 all {fix}\nrestart 5 r\nthermo_modify format float %.17g\n"
+    whole = script(head + "velocity all create 330 5\n" + tail + "run 10\nwrite_data whole.data\n")
+    again = (
+        "read_restart r.5\n" + "\n".join(head.splitlines()[6:]) + "\n" + tail + "run 10 upto\nwrite_data again.data\n"
+    )
+    log = script(again)
+    assert thermo(log)["TotEng"][-1] == thermo(whole)["TotEng"][-1]
+    assert Path("whole.data").read_text() == Path("again.data").read_text()
+
+
+def test_everything_unsupported_is_listed(script, head):
+    text = (
+        head
+        + "kspace_style pppm 1e-4\nfix 1 all nvt/sphere temp 1 1 1\nrunn 5\npython f source x\ndump 1 all h5md 5 f\n"
+    )
+    text += 'if "1 == 1" then "pair_style hybrid deepmd m lj/cut 5"\nrun\nfix 1 all npt temp 300 300\nrun 5\n'
+    with pytest.raises(InputError) as error:
+        script(text)
+    message = str(error.value)
+    for line, word in enumerate(
+        ("kspace_style", "nvt/sphere", "did you mean 'run'", "python", "h5md", "hybrid", "run takes"), 13
+    ):
+        assert f"in.script:{line}: " in message
+        assert word in message
+    assert not Path("log.lammps").exists()
+
+
+def test_language(script):
+    log = script(
+        "variable a equal 3*(2+1)^2-1\nvariable b index x y z\nvariable s string 'hello world'\n"
+        "variable f format a %.2f\nvariable n loop 3\n"
+        'print "a=$a ${b} ${s} ${f} $(v_a/2:%.3f)"\n'
+        "label top\n"
+        'print "n=${n}"\n'
+        'if "$n == 2" then "print two" elif "$n > 2" "print three" else "print one" &\n  "print again"\n'
+        "next n\njump SELF top\n"
+        'print """triple "quoted" text"""\nshell mkdir made\nquit 0\nprint never\n'
+    )
+    assert "\na=26 x hello world 26.00 13.000\n" in log
+    assert re.findall(r"^n=(\d)$", log, re.M) == ["1", "2", "3"]
+    assert re.findall(r"^(one|two|three|again)$", log, re.M) == ["one", "again", "two", "three"]
+    assert 'triple "quoted" text' in log
+    assert "\nnever\n" not in log
+    assert Path("made").is_dir()
+
+
+def test_fixes_computes_outputs(script, head):
+    log = script(
+        head + "velocity all create 330 5 loop geom\ngroup O type 1\ngroup H subtract all O\n"
+        "compute m O msd com yes\ncompute p all pressure thermo_temp virial\ncompute r all rdf 20 1 1 1 2 cutoff 5.0\n"
+        "compute q all property/atom vx fx\ncompute s all reduce max c_q[1] c_q[2]\ncompute kea all ke/atom\n"
+        "compute st all stress/atom NULL virial\ncompute sum all reduce sum c_st[1] c_st[2] c_st[3]\n"
+        "fix 1 all nph iso 1 1 0.5\nfix 2 all temp/csvr 330 330 0.1 99\nfix 3 all momentum 5 linear 1 1 1 angular\n"
+        "fix 4 O recenter INIT INIT INIT\nfix 5 all ave/time 1 5 5 c_m[*] file msd.txt\n"
+        "fix 6 all ave/time 5 1 5 c_r[*] mode vector file rdf.txt\nfix 7 all vector 5 c_p c_m[4]\n"
+        'fix 8 all print 5 "step $(step) pe ${pe}" file p.txt screen no\nvariable pe equal pe\n'
+        "variable tr equal -(c_sum[1]+c_sum[2]+c_sum[3])/(3*vol)\n"
+        "thermo_style custom step temp pe ke etotal press vol enthalpy density c_m[4] c_p v_tr c_s[1] econserve\n"
+        "dump 1 O atom 5 a.dump\ndump 2 all xyz 5 a.xyz\ndump_modify 2 element O H\n"
+        "dump 3 all extxyz 5 a.extxyz\n"
+        "dump 4 all dcd 5 a.dcd\ndump 5 all xtc 5 a.xtc\n"
+        "dump 6 all custom 5 c.dump.gz id element xs xu ix vx fx c_kea mass\n"
+        "dump_modify 6 element O H sort id\ndump_modify 4 unwrap yes\nrun 10\nunfix 2\nrun 5\nundump 1\n"
+        "write_data out.data\n"
+        "print $(f_7[1][2])\n"
+    )
+    first, second = thermo(log, 0), thermo(log, 1)
+    assert list(first["Step"]) == [0, 5, 10]
+    assert list(second["Step"]) == [10, 15]
+    assert np.allclose(first["v_tr"], first["c_p"], rtol=1e-6)
+    drift = np.ptp(first["Econserve"])
+    assert drift < 0.3 * np.ptp(first["TotEng"])
+    assert len(Path("msd.txt").read_text().splitlines()) == 2 + 3
+    assert len(Path("p.txt").read_text().splitlines()) == 1 + 4
+    rdf = Path("rdf.txt").read_text().splitlines()
+    assert rdf[3].split() == ["0", "20"]
+    assert rdf[4].split()[:2] == ["1", "0.125"]
+    assert len(Path("a.dump").read_text().splitlines()) == 4 * (9 + 64)
+    import ase.io
+
+    frames = ase.io.read("a.extxyz", ":")
+    assert len(frames) == 4
+    assert len(frames[0]) == 192
+    assert Path("a.dcd").stat().st_size == 4 * (3 * (192 * 4 + 8) + 56) + 276
+    assert len(Path("a.xyz").read_text().splitlines()) == 4 * 194
+
+
+def test_minimise(script, head):
+    log = script(
+        head + "displace_atoms all random 0.05 0.05 0.05 7 units box\nmin_style cg\nminimize 0 1e-4 200 2000\n"
+        "min_style fire\nminimize 0 1e-4 500 5000\nthermo_modify format float %.15g\nrun 0\n"
+    )
+    energies = [float(v) for v in re.findall(r"final =\n\s+\S+\s+\S+\s+(\S+)", log)]
+    assert energies[0] < energies[0] + 1
+    assert "Stopping criterion" in log
+    assert energies[1] <= energies[0] + 1e-8 * 192
+
+
+def test_box_relax(script):
+    log = script(
+        "units metal\natom_style atomic\nlattice fcc 4.0\nregion b block 0 1 0 1 0 1\ncreate_box 2 b\n"
+        "create_atoms 1 box\n"
+        "mass * 16\npair_style deepmd water_md0.pb\npair_coeff * * O H\nneighbor 1.0 bin\n"
+        "displace_atoms all random 0.1 0.1 0.1 3 units box\nchange_box all triclinic\n"
+        "thermo_style custom step pe press pxx pyy pzz pxy lx ly lz xy\nthermo 50\n"
+        "fix 1 all box/relax tri 1000.0 vmax 0.005\nminimize 0 1e-8 300 3000\nunfix 1\n"
+    )
+    last = {k: v[-1] for k, v in thermo(log).items()}
+    assert last["Pxx"] == pytest.approx(1000, abs=10)
+    assert last["Pzz"] == pytest.approx(1000, abs=10)
+    assert last["Pxy"] == pytest.approx(0, abs=10)
+
+
+def test_structure_commands(script):
+    log = script(
+        "units metal\natom_style atomic\nboundary p p s\nlattice bcc 3.0\nregion b block 0 3 0 3 0 2\n"
+        "create_box 2 b\nregion s sphere 1.5 1.5 1 0.9\ncreate_atoms 1 box basis 2 2\n"
+        "create_atoms 1 single 0.25 0.25 0.25\n"
+        "replicate 2 1 1\nmass 1 16\nmass 2 2\ngroup in region s\ngroup some id <> 3 7\ngroup both intersect in some\n"
+        'variable n equal count(in)\nprint "$n $(count(all)) $(mass(all)) $(xcm(some,x)) $(bound(all,zmax))"\n'
+        "change_box all x scale 1.1 remap units box\nchange_box all z final -1 20 units box\n"
+        "displace_atoms some move 0.1 0 0 units box\nvelocity all set 0.1 NULL 0\nwrite_data made.data\nclear\n"
+        'boundary p p s\natom_style atomic\nread_data made.data\nprint "$(lx) $(lz) $(count(all))"\n'
+    )
+    assert "19.8 21 92" in log
+    assert "Created 45 atoms" in log
+
+
+def test_general_triclinic_and_dialects(script):
+    Path("a.data").write_text(
+        "units = lj\n\n2 atoms  # two\n3 bonds\n 2 atom types\n3 0 0 avec\n0 0 -3 bvec\n0 3 0 cvec\n"
+        "1 2 3 abc origin\n\n"
+        "Masses\n\n1 16 # O\n2 2 # H\n\nPair Coeffs\n\n1 x\n\nAtoms # I like it\n\n2\t1 2 0.5 1.5  2.5 3 -1 0 0\n"
+        "1 1 1 -0.5 1 2 3 0 0 0\n\nVelocities\n\n1 0 0 1\n2 0 1 0\n\nBonds\n\n1 1 1 2"
+    )
+    script(
+        "units metal\natom_style full\nbond_style zero\nread_data a.data\nbond_coeff *\nspecial_bonds lj 0 0 0\n"
+        "write_data b.data\nwrite_dump all custom c.dump id type q mol x y z vx vy vz\n"
+    )
+    rows = [line.split() for line in Path("c.dump").read_text().splitlines()[9:]]
+    assert [r[:4] for r in rows] == [["1", "1", "-0.5", "1"], ["2", "2", "0.5", "1"]]
+    assert np.allclose(np.array(rows[1][4:], float), [1.5, 2, 3.5, 0, 0, 1])  # y of the general box is z of the new one
+
+
+def test_rerun_gives_the_same_energies(script, head):
+    run = script(
+        head + "velocity all create 330 5\nfix 1 all nve\ndump 1 all custom 5 d.dump id type x y z ix iy iz\n"
+        "dump_modify 1 format float %.17g\nthermo_modify format float %.15g\nrun 15\n"
+    )
+    again = script(head + "thermo_modify format float %.15g\nrerun d.dump first 5 every 5 dump x y z box yes\n")
+    assert list(thermo(again)["Step"]) == [5, 10, 15]
+    assert np.allclose(thermo(again)["E_pair"], thermo(run)["E_pair"][1:], rtol=0, atol=1e-8)
+
+
+def test_real_units_give_the_same_motion(script, head):
+    tail = (
+        "velocity all create 330 5\nfix 1 all nvt temp 330 330 {}\nthermo_style custom step temp pe press vol\nrun 10\n"
+    )
+    metal = thermo(script(head + tail.format(0.1)))
+    text = head.replace("units metal", "units real").replace("timestep 0.0005", "timestep 0.5")
+    real = thermo(script(text + tail.format(100.0)))
+    assert np.allclose(real["Temp"], metal["Temp"], rtol=1e-6)
+    assert np.allclose(real["PotEng"], metal["PotEng"] * 23.0605498, rtol=1e-7)
+    assert np.allclose(real["Press"] * 1.01325, metal["Press"], rtol=1e-4)
+
+
+def test_fixes_that_change_the_box_or_the_forces(script, head):
+    log = script(
+        head.replace("p p p", "p p f").replace("read_data water.lmp", "read_data water.lmp nocoeff")
+        + "change_box all z final -3 16 units box\nvelocity all create 330 5\ngroup O type 1\n"
+        "region low block INF INF INF INF INF 3 units box\ngroup low region low\nfix 1 all nve\n"
+        "fix 2 all deform 1 x final 0 13 y scale 1.01 remap x units box\n"
+        "fix 3 all wall/reflect zlo EDGE zhi 14.0 units box\nfix 4 low setforce 0 0 NULL\nfix 5 O addforce 0.1 0 0\n"
+        "fix 6 all temp/berendsen 330 100 0.01\nthermo_style custom step temp lx ly f_4[1] f_5 xlo xhi\nrun 10\n"
+    )
+    values = {k: v[-1] for k, v in thermo(log).items()}
+    assert values["Lx"] == pytest.approx(13)
+    assert values["Ly"] == pytest.approx(12.4447 * 1.01)
+    assert values["Temp"] < 300
+    log = script(
+        head + "velocity all create 330 5\nfix 1 all nve\nfix 2 all press/berendsen iso 1 1 0.1 modulus 20000\n"
+        "fix 3 all print 5 'T=$(temp)'\ntimer timeout 10:00\nrun 5 every 5 'print again'\nrun 10 upto\n"
+    )
+    assert list(thermo(log)["Step"]) == [5, 10]
+    assert "\nagain\n" in log
+    assert thermo(log, -1)["Volume"][-1] > 12.4447**3
+
+
+def test_loops_and_clear(script, head):
+    log = script(
+        "variable a loop 2\nlabel next_a\n"
+        "" + head + "change_box all x scale 1.0$a y scale 1.0$a z scale 1.0$a remap units box\n"
+        'run 0\nvariable e equal pe\nprint "E $a $e"\nclear\nnext a\njump SELF next_a\n'
+    )
+    found = re.findall(r"^E (\d) (\S+)$", log, re.M)
+    assert [k for k, _ in found] == ["1", "2"]
+    assert float(found[0][1]) != float(found[1][1])
+
+
+def test_barostat_that_is_too_fast_stops(script, head):
+    with pytest.raises(RunError, match="longer relaxation time"):
+        script(head + "velocity all create 330 5\nfix 1 all npt temp 330 330 0.1 iso 1 1 0.0001\nrun 50\n")
+
+
+def test_atoms_at_rest_are_pointed_out(script, head):
+    assert "thermostats only scale" in script(head + "fix 1 all nvt temp 330 330 0.1\nrun 1\n")

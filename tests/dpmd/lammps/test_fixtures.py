@@ -1,0 +1,99 @@
+"""Scripts that were run by LAMMPS with DeePMD-kit: thermo output, model deviation and per-atom values."""
+
+import gzip
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dpmd.lammps.interpreter import run_script
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "lammps"
+SCRIPTS = [
+    "water_md0_nve", "water_nve", "water_tri_nve", "water_nopbc", "water_mixedbc_ppf", "cu_nve_compressed", "water_nvt",
+    "water_npt_iso", "water_tri_npt", "water_sp_real_units", "water_sp_peratom", "water_tri_sp_peratom", "faparam",
+    "devi", "devi2", "devi_atomic", "devi_rel",
+]  # fmt: skip
+OPTIONS = SimpleNamespace(
+    device="cpu", precision="double", threads=1, no_tabulate=False, no_low_rank=False, rank=None,
+    max_displacement=1.0, check=False,
+)  # fmt: skip
+
+
+def read_log(path):
+    """Thermo columns {name: array} of the last run in a log."""
+    lines = path.read_text().splitlines()
+    start = max(k for k, line in enumerate(lines) if line.split()[:1] == ["Step"])
+    end = next(k for k, line in enumerate(lines) if line.startswith("Loop time") and k > start)
+    rows = np.array([[float(v) for v in line.split()] for line in lines[start + 1 : end]])
+    return dict(zip(lines[start].split(), rows.T, strict=True))
+
+
+def read_columns(path):
+    """Rows of the last frame of a dump."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt") as file:
+        text = file.read().split("ITEM: ATOMS")[-1]
+    return np.array([[float(v) for v in line.split()] for line in text.splitlines()[1:]])
+
+
+def largest_error(name, ours, theirs):
+    """Relative error; of pressure components relative to the largest, of tilts to the edge."""
+    n = min(len(ours["Step"]), len(theirs["Step"]))
+    mine, yours = ours[name][:n], theirs[name][:n]
+    scale = np.abs(yours)
+    if name.startswith("P") and name[1:] in ("xx", "yy", "zz", "xy", "xz", "yz"):
+        scale = np.max([np.abs(theirs[k][:n]) for k in ("Pxx", "Pyy", "Pzz", "Pxy", "Pxz", "Pyz")], axis=0)
+    elif name in ("Xy", "Xz", "Yz"):
+        scale = theirs["Lx"][:n]
+    return float((np.abs(mine - yours) / np.where(scale > 0, scale, 1.0)).max())
+
+
+@pytest.fixture
+def run_fixture(tmp_path, monkeypatch, find_model, shared_file):
+    """Function: run a stored script, at most 50 steps of it, in a folder of its own; returns the stored folder."""
+
+    def run(name):
+        folder = DATA if (DATA / f"{name}.log").exists() else shared_file(f"fixtures/lammps/{name}.log").parent
+        text = (folder / f"{name}.in").read_text()
+        for data in re.findall(r"\S+\.lmp", text):
+            source = folder / data
+            shutil.copy(source if source.exists() else shared_file(f"fixtures/lammps/{data}"), tmp_path)
+        for model in set(re.findall(r"\.\./models/(\S+)", text)):
+            try:
+                text = text.replace(f"../models/{model}", str(find_model(model)))
+            except KeyError:
+                pytest.skip(f"{model} is not there")
+        text = re.sub(r"^run +(\d+)", lambda m: f"run {min(int(m[1]), 50)}", text, flags=re.M)
+        (tmp_path / "in.script").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        assert run_script("in.script", OPTIONS) == 0
+        return folder
+
+    return run
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(name, run_fixture):
+    folder = run_fixture(name)
+    ours, theirs = read_log(Path("log.lammps")), read_log(folder / f"{name}.log")
+    assert list(ours) == list(theirs)
+    n = min(len(ours["Step"]), len(theirs["Step"]))
+    assert n >= min(len(theirs["Step"]), 6)
+    assert np.array_equal(ours["Step"][:n], theirs["Step"][:n])
+    errors = {column: largest_error(column, ours, theirs) for column in ours}
+    print(name, {k: f"{v:.1e}" for k, v in errors.items()})
+    assert max(errors.values()) < 1e-6, errors
+    if (folder / f"{name}.md.out").exists():
+        a, b = (path.read_text().splitlines() for path in (Path(f"{name}.md.out"), folder / f"{name}.md.out"))
+        assert a[0] == b[0]
+        mine, yours = (np.array([[float(v) for v in line.split()] for line in lines[1:]]) for lines in (a, b))
+        assert mine.shape == yours.shape
+        assert np.abs(mine - yours).max() < 1e-6
+    if (folder / f"{name}.peratom.dump.gz").exists():
+        mine, yours = read_columns(Path(f"{name}.peratom.dump")), read_columns(folder / f"{name}.peratom.dump.gz")
+        assert np.abs(mine[:, 2] - yours[:, 2]).max() < 1e-9
+        assert np.abs(mine[:, 3:] - yours[:, 3:]).max() < 1e-9 * np.abs(yours[:, 3:]).max()
