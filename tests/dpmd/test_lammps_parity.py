@@ -94,7 +94,8 @@ def test_nve(name, find_model, shared_file):
     # LAMMPS' own constants differ from CODATA by up to 1e-7, and the volume of open boxes is its own
     volume = log["Volume"][0]
     assert pressure(system.kinetic_energy, system.virial, volume) == pytest.approx(log["Press"][0], rel=1e-6)
-    assert np.abs(system.forces[order] - vectors(columns, "fx", "fy", "fz")).max() < 1e-9
+    # low-rank tables, as by default: 1e-8 (test_against_deepmd.py holds full tables to 1e-9)
+    assert np.abs(system.forces[order] - vectors(columns, "fx", "fy", "fz")).max() < 1e-8
 
     last = min(50, max(frames))
     simulation.run(last)
