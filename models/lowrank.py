@@ -35,8 +35,8 @@ from .tables import (
 )
 
 #: relative rms error of the forces that the basis may cause: below single precision's own (8e-7 for
-#: trained models) and, for double, 1e-8 eV/Å at usual forces
-TOLERANCE = {"double": 2e-9, "mixed": 1e-6}
+#: trained models) and, for double, 1e-9 eV/Å at usual forces
+TOLERANCE = {"double": 5e-10, "mixed": 1e-6}
 #: numbers per vector that ranks are rounded up to in the cost model, for vectors of 64 bytes
 _LANES = {"double": 8, "mixed": 16}
 #: forces may be this many times worse than the discarded part of the samples
@@ -185,8 +185,9 @@ def _choose(model, users, samples, tolerance, cost, rank, radii):
         if not all(e is None or id(e) in folded for e in columns):
             return {key: choice[1:] for key, choice in shells.items()}
         n_features = sum(cost.padded(folded[id(e)][2]) for e in columns if e is not None)
+        axis = min(d.axis_neuron, n_features) if len(columns) == 1 else n_features  # see with_outputs_first
         shells_cost += plain
-        folded_cost += min(plain, cost.inputs(n_features, n_features))
+        folded_cost += min(plain, cost.inputs(n_features, axis))
     return {key: choice[1:] for key, choice in (folded if folded_cost < shells_cost else shells).items()}
 
 
@@ -218,6 +219,25 @@ def add_low_rank(model, precisions=("double", "mixed"), rank=None, counts=None):
                 bases[key] = (*bases.get(key, ()), basis)
 
     return replace(model, descriptor=d.map_embeddings(lambda e, _: replace(e, low_rank=bases.get(id(e), ()))))
+
+
+def with_outputs_first(basis, n, largest_condition):
+    """The same span with the first ``n`` outputs themselves as its first functions, or None.
+
+    None if there are no more than ``n`` functions, or if the outputs depend on each other so closely that
+    the combinations would magnify rounding more than ``largest_condition`` times.
+    """
+    outputs = basis.expansion[:, :n].T
+    if basis.rank <= n:
+        return None
+    _, sizes, directions = np.linalg.svd(outputs)
+    if sizes[-1] * largest_condition < sizes[0]:
+        return None
+    change = np.concatenate([outputs, directions[n:]])
+    coefficients = np.einsum("ij,rjc->ric", change, basis.functions.coefficients)
+    expansion = np.linalg.solve(change.T, basis.expansion)
+    expansion[:, :n] = np.eye(basis.rank, n)  # exactly
+    return replace(basis, functions=replace(basis.functions, coefficients=coefficients), expansion=expansion)
 
 
 def without_low_rank(model):

@@ -141,7 +141,7 @@ def counted_flops(model, precision, counts):
             features += rank
             flops += counts[a, b] * rank * 2 * (9 + 19)  # forwards and backwards through table rows
         n = features if folded else d.n_embedding
-        inputs = descriptor_size(n, n if folded else rows)
+        inputs = descriptor_size(n, n if folded and model.n_types > 1 else min(rows, n))
         if not folded:
             flops += 2 * 2 * 4 * features * d.n_embedding  # T = B V and back
         layers = model.fitting.networks[a].layers

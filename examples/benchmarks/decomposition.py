@@ -148,9 +148,8 @@ def here(atoms_per_rank, steps):
     if world.rank == 0:
         print(f"{n} atoms on {world.size} ranks; a step is positions to ghosts and forces back")
         print("scheme  ranks/box  boxes  messages/step  kB/step  ghosts/box  ms/step  atoms per rank")
-    for kind, k in ((RankDomain, 1), (NodeDomain, 1), (NodeDomain, 2), (NodeDomain, 4), (NodeDomain, world.size)):
-        if k > world.size:
-            continue
+    sizes = [k for k in sorted({1, 2, 4, world.size}) if k <= world.size]
+    for kind, k in [(RankDomain, 1), *((NodeDomain, k) for k in sizes)]:
         processes = Processes(world, k)
         system = whole.with_atoms(whole.records(), processes)
         domain = kind(processes, GHOST_CUTOFF - 2, 2.0, 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmd.models import DenseLayer, Network, PairRule
+from dpmd.models.lowrank import with_outputs_first
 from dpmd.models.networks import evaluate
 from dpmd.models.tables import evaluate_table, radius_of_input
 
@@ -12,6 +13,8 @@ from .activations import activation_code
 from .matrix import pack_matrix, pack_matrix_half
 from .simd import aligned_zeros, lanes, round_up
 
+#: how much a change of basis may magnify rounding
+_LARGEST_CONDITION = {"float64": 1e4, "float32": 200.0}
 #: layers with fewer inputs or outputs gain nothing from bfloat16
 _SMALLEST_HALF = 32
 _skips = {"none": 0, "add": 1, "double": 2}
@@ -152,21 +155,15 @@ def _input_map(combine, axis, n_file_axis, n_extra, scale):
     """Matrix (inputs of the kernel, inputs of the file) of the linear map between descriptors.
 
     combine : (features, M), the outputs G = features @ combine.  The file's input m A + a is
-    ``scale sum_jk combine[j, m] combine[k, a] D[j, k]``; the kernel keeps D[j, k] for j <= k.
+    ``scale sum_jk combine[j, m] combine[k, a] D[j, k]``; the kernel keeps D[j, k] for j <= k, j < axis.
+    With ``axis`` less than the number of features, the first ``axis`` features are outputs themselves.
     """
     n_features, n_embedding = combine.shape
     j, k = _trapezoid(n_features, axis)
-    if axis < n_features and axis != n_file_axis:
-        raise ValueError("a partial descriptor needs the file's own axis")
-    first, second = combine, combine[:, :n_file_axis]
-    if axis < n_features:  # the first features are the outputs: D[a, m] itself
-        full = np.zeros((len(j), n_embedding, n_file_axis))
-        full[np.arange(len(j)), k, j] = 1
-        both = k < axis
-        full[np.arange(len(j))[both], j[both], k[both]] = 1
-    else:
-        full = np.einsum("pm,pa->pma", first[j], second[k]) + np.einsum("pm,pa->pma", first[k], second[j])
-        full[j == k] /= 2
+    second = combine[:, :n_file_axis]
+    full = np.einsum("pm,pa->pma", combine[k], second[j])
+    full += np.einsum("pm,pa->pma", combine[j], second[k])
+    full[j == k] /= 2
     n = n_embedding * n_file_axis
     result = np.zeros((len(j) + n_extra, n + n_extra))
     result[: len(j), :n] = scale * full.reshape(len(j), n)
@@ -184,6 +181,27 @@ def _with_inputs(network, input_map):
     return Network((DenseLayer(input_map, np.zeros(first.n_in), None, "linear"), *network.layers))
 
 
+def _bases(descriptor, centre, precision, dtype):
+    """Low-rank bases (or None) of the pairs of a centre type that contribute, ``{neighbour type: basis}``.
+
+    Second, whether the one basis has the outputs of the second factor of D as its first functions,
+    which takes the fewest inputs of the fitting network where there is one type of neighbour.
+    """
+    d = descriptor
+    bases = {
+        b: embedding.basis(precision)
+        for b, embedding in enumerate(d.embeddings[centre])
+        if embedding is not None and d.sel[b] > 0 and d.pair_rules[centre, b] != PairRule.SKIPPED
+    }
+    if len(bases) == 1:
+        (b, only), = bases.items()
+        if only is not None and only.split == np.inf:
+            changed = with_outputs_first(only, d.axis_neuron, _LARGEST_CONDITION[np.dtype(dtype).name])
+            if changed is not None:
+                return {b: changed}, True
+    return bases, False
+
+
 def pack_model(model, dtype, precision, half=False, step=1024):
     """Pack a model; pairs with a table use it, others their exact network.
 
@@ -196,13 +214,14 @@ def pack_model(model, dtype, precision, half=False, step=1024):
     split, pair_networks = np.full((n, n), np.inf), np.full((n, n), -1, np.int64)
     segments, segment_numbers = np.zeros((n, n, 2, 5), np.int64), np.ones((n, n, 2, 5))
     padding, centres = np.zeros((n, n, near_width), dtype), np.zeros((n, 6), np.int64)
-    tables, embedding_networks, places = _Numbers(dtype), [], {}
+    tables, embedding_networks, places, kept = _Numbers(dtype), [], {}, []
 
     def segment(table, column):
         """Row and numbers of a segment; tables that several pairs share are stored once."""
         width = round_up(table.n_out, lane)
         if id(table) not in places:
             places[id(table)] = _put_table(tables, table, width)
+            kept.append(table)  # so that its id stays its own
         n_coarse = len(table.coefficients) - table.n_fine
         return [places[id(table)], width, column, table.n_fine, n_coarse], _table_numbers(table)
 
@@ -210,13 +229,11 @@ def pack_model(model, dtype, precision, half=False, step=1024):
     n_extra = fitting.n_fparam + fitting.n_aparam
     widest = 0
     for a in range(n):
-        far_width, combine, all_far, n_pairs = 0, [], True, 0
+        far_width, combine = 0, []
         empty = -d.radial_mean[a] / d.radial_std[a]
-        for b, embedding in enumerate(d.embeddings[a]):
-            if embedding is None or d.sel[b] == 0 or d.pair_rules[a, b] == PairRule.SKIPPED:
-                continue
-            n_pairs += 1
-            far = embedding.basis(precision)
+        bases, outputs_first = _bases(d, a, precision, dtype)
+        for b, far in bases.items():
+            embedding = d.embeddings[a][b]
             if far is not None:
                 split[a, b] = radius_of_input(d, a, far.split) ** 2 if np.isfinite(far.split) else 0.0
                 segments[a, b, 0], segment_numbers[a, b, 0] = segment(far.functions, far_width)
@@ -225,7 +242,8 @@ def pack_model(model, dtype, precision, half=False, step=1024):
                 combine.append(expansion)
                 far_width += len(expansion)
                 padding[a, b, : far.functions.n_out] = empty * evaluate_table(far.functions, np.array([empty]))[0][0]
-            all_far = all_far and split[a, b] == 0
+            if split[a, b] == 0:
+                continue  # no neighbour is near
             if embedding.table is not None:
                 segments[a, b, 1], segment_numbers[a, b, 1] = segment(embedding.table, 0)
                 value = evaluate_table(embedding.table, np.array([empty]))[0][0]
@@ -244,10 +262,14 @@ def pack_model(model, dtype, precision, half=False, step=1024):
         folded = False
         if combine:
             expansion = np.concatenate(combine)
-            gram = descriptor_size(far_width, far_width)
-            folded = all_far and gram < descriptor_size(n_features, axis)
+            own_axis = axis if outputs_first else far_width
+            folded = (split[a, list(bases)] == 0).all() and (
+                descriptor_size(far_width, own_axis) < descriptor_size(n_features, axis)
+            )
         if folded:
-            n_features, axis, outputs = far_width, far_width, expansion
+            # functions beyond the last are padding
+            n_features = next(iter(bases.values())).rank if len(bases) == 1 else far_width
+            axis, outputs = min(own_axis, n_features), expansion[:n_features]
         centres[a] = folded, far_width, n_features, axis, 0, 0
         if combine and not folded:
             centres[a, EXPAND] = numbers.put(pack_matrix(expansion, dtype))

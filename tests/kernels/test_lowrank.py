@@ -1,7 +1,9 @@
 """Low-rank tables by shells: forces, energies at the split, choice of rank, storage."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import ase.io
 import h5py
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ import pytest
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.reference import ReferenceOperators
 from dpmd.models import dptab, load
-from dpmd.models.lowrank import TOLERANCE, add_low_rank, describe_low_rank, without_low_rank
-from dpmd.models.tables import can_tabulate, radius_of_input, tabulate
+from dpmd.models.lowrank import TOLERANCE, add_low_rank, describe_low_rank, with_outputs_first, without_low_rank
+from dpmd.models.tables import can_tabulate, evaluate_table, radius_of_input, tabulate
 
 
 def low_rank(model):
@@ -45,6 +47,33 @@ def test_mixed(reference_case, evaluate, operators_of):
     assert np.sqrt((difference**2).mean()) < 2e-5 * max(rms, 0.1)
 
 
+@pytest.mark.reference_cases(largest=300)
+def test_half(reference_case, evaluate, operators_of):
+    """Products of bfloat16: within 1 % of the rms force (random networks; trained ones 1.5e-3)."""
+    reference = reference_case.load()
+    if not can_tabulate(load(reference_case.model)) or len(np.unique(reference["force"])) < 4:
+        pytest.skip("no tables or no forces")
+    operators = operators_of(reference_case.model, lambda m: CpuOperators(m, "half"), low_rank)
+    difference = evaluate(operators, reference_case)["forces"] - reference["force"]
+    assert np.sqrt((difference**2).mean()) < 1e-2 * max(np.sqrt((reference["force"] ** 2).mean()), 0.1)
+
+
+@pytest.mark.parametrize("name", ["water.dp", "copper.dp"])
+def test_precision_on_trained_models(evaluate, name):
+    """Errors relative to the rms force: double 1e-9, mixed 1e-5, half 3e-3."""
+    folder = Path(__file__).parents[2] / "examples" / Path(name).stem
+    atoms, model = ase.io.read(folder / f"{Path(name).stem}.extxyz"), load(folder / name)
+    case = {
+        "coord": atoms.positions, "box": atoms.cell.array,
+        "atype": np.array([model.type_map.index(s) for s in atoms.symbols]),
+    }  # fmt: skip
+    case["coord"] = case["coord"] + 0.02 * np.random.default_rng(0).normal(size=case["coord"].shape)
+    truth = evaluate(CpuOperators(model, "double"), case)["forces"]
+    for precision, limit in (("double", 1e-9), ("mixed", 1e-5), ("half", 3e-3)):
+        forces = evaluate(CpuOperators(low_rank(model), precision), case)["forces"]
+        assert np.sqrt(((forces - truth) ** 2).mean()) < limit * np.sqrt((truth**2).mean()), precision
+
+
 @pytest.mark.parametrize("name", ["water_md0.dp", "f_onesideF.dp"])
 @pytest.mark.parametrize("precision", ["double", "mixed"])
 def test_energy_hardly_steps_at_the_split(find_model, evaluate, name, precision):
@@ -76,8 +105,6 @@ def test_fast_paths_agree_with_the_basis_itself(find_model, evaluate):
 
     class WithBases(ReferenceOperators):
         def _embed(self, embedding, x):
-            from dpmd.models.tables import evaluate_table
-
             value, slope = super()._embed(embedding, x)
             basis = embedding.basis("double")
             far = x < basis.split
@@ -106,6 +133,19 @@ def test_rank_follows_the_tolerance(find_model):
     assert all(name in text for name in model.type_map)
     assert all(b is None for b in bases(without_low_rank(model), "double"))
     assert {b.rank for b in bases(add_low_rank(model, rank=17), "mixed")} == {17}
+
+
+def test_outputs_as_first_functions():
+    """Another basis of the same span: the same outputs, of which the first are functions themselves."""
+    model = low_rank(load(Path(__file__).parents[2] / "examples" / "copper" / "copper.dp"))
+    basis = bases(model, "double")[0]
+    changed = with_outputs_first(basis, 16, 1e6)
+    x = np.linspace(basis.functions.lower, basis.functions.upper, 1000)
+    functions, new = evaluate_table(basis.functions, x)[0], evaluate_table(changed.functions, x)[0]
+    assert np.abs(new @ changed.expansion - functions @ basis.expansion).max() < 1e-11
+    assert np.abs(new[:, :16] - (functions @ basis.expansion)[:, :16]).max() < 1e-11
+    assert with_outputs_first(basis, basis.rank, 1e6) is None
+    assert with_outputs_first(basis, 16, 1.0) is None
 
 
 def test_stored_in_table_files(find_model, tmp_path):
