@@ -20,7 +20,7 @@ from dpmd.units import BAR, BOLTZMANN
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 N, EPSILON, SIGMA, CUTOFF, MASS = 64, 0.0104, 3.4, 6.5, 39.948
-TIMESTEP = 0.008  # ps
+TIMESTEP = 0.005  # ps
 BASE = dict(
     relaxation_time_ps=0.3, chain_length=3, barostat="mtk", pressure_relaxation_time_ps=0.4, coupling="iso",
     bulk_modulus_bar=1000.0, thermostat="csvr", temperature_K=(120.0,), pressure_bar=None,
