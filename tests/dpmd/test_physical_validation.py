@@ -20,9 +20,9 @@ from dpmd.units import BAR, BOLTZMANN
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 N, EPSILON, SIGMA, CUTOFF, MASS = 64, 0.0104, 3.4, 6.5, 39.948
-TIMESTEP = 0.008  # ps
+TIMESTEP = 0.005  # ps
 BASE = dict(
-    relaxation_time_ps=0.3, chain_length=3, barostat="mtk", pressure_relaxation_time_ps=1.0, coupling="iso",
+    relaxation_time_ps=0.3, chain_length=3, barostat="mtk", pressure_relaxation_time_ps=0.4, coupling="iso",
     bulk_modulus_bar=1000.0, thermostat="csvr", temperature_K=(120.0,), pressure_bar=None,
 )  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_constant_temperature(thermostat, pv):
 @pytest.mark.parametrize("thermostat", ["csvr", "nose-hoover", "langevin"])
 def test_constant_pressure(thermostat, pv):
     data = []
-    for bar in (100.0, 250.0):
+    for bar in (1000.0, 1300.0):
         ensemble, values = sample(type="npt", thermostat=thermostat, temperature_K=(115.0,), pressure_bar=(bar,))
         data.append(as_data(pv, ensemble, values, 115.0, bar))
     for one in data:
@@ -139,7 +139,7 @@ def test_constant_pressure(thermostat, pv):
 def test_volume_of_an_ideal_pressure():
     """Mean virial pressure equals the barostat's."""
     pressures = []
-    settings = dict(BASE, type="npt", thermostat="nose-hoover", pressure_bar=(300.0,), coupling="aniso")
+    settings = dict(BASE, type="npt", thermostat="nose-hoover", pressure_bar=(1000.0,), coupling="aniso")
     system = liquid(120.0)
     ensemble = ensembles.create(SimpleNamespace(**settings), TIMESTEP, 20000, 3)
     simulation = Simulation(system, Argon(), SerialDomain(CUTOFF, 1.5, 1), ensemble)
@@ -150,5 +150,5 @@ def test_volume_of_an_ideal_pressure():
         tensor = (system.twice_kinetic_tensor() + system.virial) / system.volume * BAR
         pressures.append(np.diag(tensor))
         conserved.append(simulation.observables()["conserved_eV"])
-    assert np.mean(pressures, axis=0) == pytest.approx([300, 300, 300], abs=40)
-    assert np.ptp(conserved) < 0.02
+    assert np.mean(pressures, axis=0) == pytest.approx([1000, 1000, 1000], abs=60)
+    assert np.ptp(conserved) < 0.03
