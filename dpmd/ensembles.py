@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from dpmd.kernels.integrate import drift, kick, ornstein_uhlenbeck
+from dpmd.kernels.integrate import drift, kick
 from dpmd.kernels.random import standard_normals, step_generator
 
 from .units import temperature
@@ -137,23 +137,26 @@ class VelocityVerlet(Fix):
     def scale_velocities(self, system, factor):
         """Multiply the velocities of the atoms that are moved; factor : a number or (3,)."""
         if self.group is None:
-            system.velocities *= factor
+            system.scale_velocities(factor)
         else:
             system.velocities[self.group.mask(system)] *= factor
 
     def kick(self, system):
         """Half a step of the velocities."""
-        inverse = system.inverse_masses
-        if self.group is not None:
-            inverse = inverse * self.group.mask(system)
-        kick(system.velocities, system.forces, inverse, 0.5 * self.timestep)
+        if self.group is None:
+            system.kick(0.5 * self.timestep)
+        else:
+            inverse = system.inverse_masses * self.group.mask(system)
+            kick(system.velocities, system.forces, inverse, 0.5 * self.timestep)
 
     def drift(self, system, fraction=1.0):
         """A step of the positions, or part of one."""
-        velocities = system.velocities
-        if self.group is not None:
-            velocities = velocities * self.group.mask(system)[:, None]
-        drift(system.positions, velocities, fraction * self.timestep)
+        if self.group is None:
+            system.drift(fraction * self.timestep)
+        else:
+            drift(
+                system.positions, system.velocities * self.group.mask(system)[:, None], fraction * self.timestep
+            )  # fmt: skip
 
     def first_half(self, system):
         self.kick(system)
@@ -286,9 +289,8 @@ class Langevin(VelocityVerlet):
         self.kick(system)
         self.drift(system, 0.5)
         before = system.kinetic_energy
-        noise = standard_normals(self.seed, system.step, system.ids, LANGEVIN)
         energy = system.constants.boltzmann * self.target(system.step)
-        ornstein_uhlenbeck(system.velocities, noise, system.inverse_masses, self.decay, energy)
+        system.add_noise(self.seed, LANGEVIN, self.decay, energy)
         self.reservoir_energy += before - system.kinetic_energy
         self.drift(system, 0.5)
 
@@ -335,7 +337,7 @@ class StochasticVelocityRescaling(VelocityVerlet):
         kinetic, kt = system.kinetic_energy, system.constants.boltzmann * self.target(system.step + 1)
         generator = step_generator(self.seed, system.step, CSVR)
         factor = rescaling_factor(kinetic, self.degrees_of_freedom(system), kt, self.decay, generator)
-        system.velocities *= factor
+        system.scale_velocities(factor)
         self.reservoir_energy += kinetic * (1 - factor**2)
 
     def state(self):

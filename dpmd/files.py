@@ -24,6 +24,19 @@ class OutputFile:
         return os.path.relpath(os.path.realpath(self.path))
 
 
+def find_input(path, what, where):
+    """``path`` if there is such a file.  Raises InputError with what its folder has instead."""
+    path = Path(path)
+    try:
+        if path.is_file():
+            return path
+        near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: {what}: {error}") from error
+    hint = f"; that folder has {', '.join(near)}" if near else ""
+    raise InputError(f"{where}: {what} {path} does not exist{hint}")
+
+
 def _problem(path):
     """Why a file cannot be written at ``path``, or None."""
     try:

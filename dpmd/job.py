@@ -20,6 +20,7 @@ from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
+from .devices import DeviceRun, stays_on_device
 from .errors import InputError, RunError
 from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
@@ -37,6 +38,9 @@ _free_to_change = {
     "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
     "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance",
 }  # fmt: skip
+
+#: steps between checks of a run on a GPU, where each copies the atoms to the host
+GPU_SAFETY = 100
 
 
 class Job:
@@ -160,19 +164,19 @@ class Job:
 
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
-        path = self.base / model.file
-        try:
-            there = path.exists()
-        except (OSError, ValueError) as error:
-            raise InputError(f"{model.where('file')}: model file: {error}") from error
-        if not there:
-            near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
-            hint = f"; that folder has {', '.join(near)}" if near else ""
-            raise InputError(f"{model.where('file')}: model file {path} does not exist{hint}")
+        path = files.find_input(self.base / model.file, "model file", model.where("file"))
         try:
             threads = run.threads or max(1, available_cores() // self.processes.machine_ranks)
+            device = run.device
+            if self.processes.size > 1:
+                if device.startswith("cuda"):
+                    raise InputError(
+                        f"{run.where('device')}: several ranks compute on CPUs only; start md-run without the MPI "
+                        'launcher to use a GPU, or set device = "cpu"'
+                    )
+                device = "cpu"
             potential = Potential(
-                path, run.device, run.precision, threads, tabulate=not run.no_tabulate, skin=run.skin,
+                path, device, run.precision, threads, tabulate=not run.no_tabulate, skin=run.skin,
                 low_rank=not run.no_low_rank, rank=run.rank,
             )  # fmt: skip
         except ModelError as error:
@@ -319,8 +323,9 @@ class Job:
             f"  machine     {processor_name()}; {ranks} rank{'s' if ranks > 1 else ''}, "
             f"{potential.operators.threads} threads{each}"
         )
+        computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
         log(
-            f"  device      {potential.device}; precision {potential.precision}; decomposition: "
+            f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: "
             + (f"by {domain.scheme}s" if ranks > 1 else "none (one rank)")
         )
         if ranks > 1:
@@ -404,6 +409,8 @@ class Job:
     def _predict(self, log, potential, system):
         """Expected speed on this machine, by the model behind ``dp-perf``."""
         s = self.settings
+        if potential.device != "cpu":
+            return  # the machine that it knows is this one's CPU
         try:
             physical = PhysicalSystem(
                 "this system", system.n_atoms, system.n_atoms / system.volume, tuple(map(tuple, system.cell)),
@@ -500,7 +507,12 @@ class Job:
         stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,
-            Safety(s.run.max_displacement, self.failure_path, stop_on_overflow=s.run.on_overflow == "error"),
+            Safety(
+                s.run.max_displacement,
+                self.failure_path,
+                stop_on_overflow=s.run.on_overflow == "error",
+                every=1 if potential.device == "cpu" else GPU_SAFETY,
+            ),
             *named.values(),
             *(
                 trajectory_analysis.create(section, log, system.step if self.going_on else None)
@@ -509,8 +521,17 @@ class Job:
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]
-        simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
-        self._warm_up(log, potential, system, domain)
+        operators = potential.operators
+        if potential.device != "cpu" and s.minimize.method == "none" and stays_on_device(system, ensemble):
+            on_device = DeviceRun(potential, system)
+            system, operators, domain = on_device.system, on_device.operators, on_device.domain
+            on_device.start(self.parameters)
+            log(f"  memory      on {potential.device}: {on_device.memory_text()}")
+        else:
+            self._warm_up(log, potential, system, domain)
+            if potential.device != "cpu":
+                log.warning("forces come from the GPU, but atoms are moved on the CPU: this ensemble is not there yet")
+        simulation = Simulation(system, operators, domain, ensemble, hooks, self.parameters)
         if s.minimize.method != "none" and not self.going_on:
             self._minimize(log, simulation)
         begin = time.perf_counter()

@@ -163,11 +163,15 @@ SECTIONS = (
             ),
             Option("seed", int, 1, "of all random numbers", minimum=0, maximum=2**63 - 1),
             Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
-            Option("device", str, "auto", "where the forces are computed", choices=("auto", "cpu"), command_line=True),
+            Option(
+                "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one",
+                command_line=True,
+            ),
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
-                "positions and energies in float64; half: as mixed, fitting networks on bfloat16 products where "
-                "the CPU has them", choices=("double", "mixed", "half"), command_line=True,
+                "positions and energies in float64; half: as mixed, fitting networks on "
+                "fp16 (GPU) or bfloat16 products (CPUs that have them)",
+                choices=("double", "mixed", "half"), command_line=True,
             ),
             Option(
                 "threads", int, None, "of each rank; default: all cores that the process may use, shared among the "

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
-from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.models import ModelError
 from dpmd.models.cache import load_for_operators
@@ -13,6 +12,7 @@ from dpmd.parallel import SerialDomain
 from dpmd.parallel.batch import Batch
 from dpmd.parallel.domain import UnusableStructure, complete_cell
 
+from .devices import make_operators
 from .errors import InputError
 from .system import System
 from .units import ASE_VELOCITY
@@ -58,10 +58,10 @@ def _check_finite(positions, atoms, where="structure"):
 class Potential:
     """Energies, forces and virials of a Deep Potential.
 
-    model : path of a model file; device : ``"auto"`` or ``"cpu"``; precision : ``"double"``,
-    ``"mixed"`` or ``"half"``; threads : default all cores that the process may use; tabulate : False
-    for exact embedding networks; skin : Å, by which lists are kept valid between calls; low_rank,
-    rank : see :func:`dpmd.models.cache.load_for_operators`.
+    model : path of a model file; device : ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``
+    or ``"cuda:i"``; precision : ``"double"``, ``"mixed"`` or ``"half"``; threads : default all cores
+    that the process may use; tabulate : False for exact embedding networks; skin : Å, by which lists
+    are kept valid between calls; low_rank, rank : see :func:`dpmd.models.cache.load_for_operators`.
 
     >>> potential = Potential("water.dp")
     >>> potential.evaluate(atoms)["forces"]
@@ -71,19 +71,13 @@ class Potential:
     def __init__(
         self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0, low_rank=True, rank=None
     ):
-        if device not in ("auto", "cpu"):
-            raise InputError(f"device {device!r} is not available; this version computes on 'cpu'")
         if not 0 <= skin <= 10:
             raise InputError(f"skin = {skin!r} is out of range; it must be between 0 and 10 Å")
         if threads is not None and not 1 <= threads <= 4096:
             raise InputError(f"threads = {threads!r} is out of range; it must be between 1 and 4096")
         self.loaded = load_for_operators(model, tabulate, low_rank, rank)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
-        self.device = "cpu"
-        try:
-            self.operators = CpuOperators(self.model, precision, threads)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        self.operators, self.device = make_operators(self.model, device, precision, threads)
         self._followed = None
         self._batch_builder = None
 

@@ -1,13 +1,10 @@
 """Stops a run that has gone wrong, names the atoms, and keeps the last good frame."""
 
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import ase.io
 import numpy as np
-
-from dpmd.kernels.integrate import largest_norms
 
 from .errors import RunError
 from .simulation import Hook
@@ -17,14 +14,14 @@ class Safety(Hook):
     """Checks after each step that energy, forces and displacements are sane.
 
     max_displacement : Å per step; failure_path : where the last good and the bad frame go;
-    stop_on_overflow : also stop when an atom has more neighbours than the model's sel.
+    stop_on_overflow : also stop when an atom has more neighbours than the model's sel; every : steps.
     Raises :class:`~dpmd.errors.RunError` naming the worst atoms.
     """
 
-    every = 1
     several_ranks = True
 
-    def __init__(self, max_displacement, failure_path, stop_on_overflow=False):
+    def __init__(self, max_displacement, failure_path, stop_on_overflow=False, every=1):
+        self.every = every
         self.max_displacement, self.failure_path = max_displacement, Path(failure_path)
         self.stop_on_overflow, self.good = stop_on_overflow, None
 
@@ -35,25 +32,13 @@ class Safety(Hook):
                 f"step {system.step}: {simulation.most_overflowed} atoms have more neighbours than the model's sel, "
                 'and on_overflow is "error". Use a model with larger sel, or on_overflow = "warn"'
             )
-        force, speed = largest_norms(system.forces, system.velocities)
+        force, speed = system.largest_norms()
         displacement = speed * simulation.ensemble.timestep
         sane = np.isfinite(force) and displacement <= self.max_displacement
         if np.isfinite(system.energy) and not system.processes.largest(0 if sane else 1):
-            self._remember(system)
+            self.good = system.copy(self.good)
             return
         raise RunError.everywhere_raised(self._report(simulation, system.processes.largest(displacement)))
-
-    def _remember(self, system):
-        if self.good is None or len(self.good) != len(system):
-            self.good = replace(
-                system, **{name: getattr(system, name).copy() for name in ("positions", "velocities", "forces", "cell")}
-            )
-            return
-        good = self.good
-        good.ids, good.types, good.masses, good.images = system.ids, system.types, system.masses, system.images
-        good.positions[:], good.velocities[:], good.forces[:] = system.positions, system.velocities, system.forces
-        good.cell[:], good.virial = system.cell, system.virial
-        good.step, good.energy = system.step, system.energy
 
     def _report(self, simulation, displacement):
         """The message, complete on root, where the frames are written too."""
@@ -100,6 +85,8 @@ class Safety(Hook):
     def _nearest(simulation, i):
         """Text about the nearest neighbour of local atom ``i`` in the present list."""
         domain, system = simulation.domain, simulation.system
+        if not hasattr(domain.neighbors, "indices"):
+            return "not looked up: the list is on the GPU"
         row = domain.neighbors.indices[domain.neighbors.first[i] :][: domain.neighbors.count[i]]
         if len(row) == 0:
             return "none within the cutoff"

@@ -141,10 +141,8 @@ class Simulation:
             domain.positions, domain.types, domain.neighbors, domain.forces, **self.parameters
         )
         clock = self.timers.lap("force", clock)
-        system.forces[:] = domain.fold(domain.forces)
+        overflowed = system.take(domain.fold(domain.forces), result)
         self.evaluations += 1
-        sums = system.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
-        system.energy, system.virial, overflowed = float(sums[0]), sums[1:10].reshape(3, 3), int(sums[10])
         if overflowed:
             self.overflows += 1
             self.most_overflowed = max(self.most_overflowed, overflowed)

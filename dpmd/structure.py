@@ -9,6 +9,7 @@ from ase.data import atomic_numbers
 
 from .ensembles import draw_velocities
 from .errors import InputError
+from .files import find_input
 from .potential import assign_types
 
 #: one process cannot hold more
@@ -66,16 +67,8 @@ def read(settings, base):
 
     Raises InputError for a missing, unreadable or nonsensical structure.
     """
-    path = Path(base) / settings.file
     where = settings.where("file")
-    try:
-        there = path.is_file()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{where}: structure file: {error}") from error
-    if not there:
-        near = sorted(p.name for p in path.parent.iterdir() if p.is_file())[:8] if path.parent.is_dir() else []
-        hint = f"; that folder has {', '.join(near)}" if near else ""
-        raise InputError(f"{where}: structure file {path} does not exist{hint}")
+    path = find_input(Path(base) / settings.file, "structure file", where)
     try:
         if settings.format in ("lammps-data", "lammps") or (settings.format is None and _is_lammps_data(path)):
             atoms = _read_lammps_data(path, settings.elements, where)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dpmd.kernels.integrate import twice_kinetic_energy
+from dpmd.kernels.integrate import drift, kick, largest_norms, ornstein_uhlenbeck, twice_kinetic_energy
+from dpmd.kernels.random import standard_normals
 from dpmd.parallel import OneProcess
 
 from .units import CODATA, Constants
@@ -141,6 +142,55 @@ class System:
     def names(self):
         """Name of every atom, "X" for those that the model ignores."""
         return np.array([*self.type_names, "X"])[self.types]
+
+    # what integrators do; on a GPU see dpmd.device_system
+
+    def take(self, forces, result):
+        """Forces (n, 3) and the evaluation that they come from now belong to the positions.
+
+        Returns the number of atoms, of all processes, with more neighbours than the model's sel.
+        """
+        self.forces[:] = forces
+        sums = self.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
+        self.energy, self.virial = float(sums[0]), sums[1:10].reshape(3, 3)
+        return int(sums[10])
+
+    def kick(self, time):
+        """v += a time (ps)."""
+        kick(self.velocities, self.forces, self.inverse_masses, time)
+
+    def drift(self, time):
+        """x += v time (ps)."""
+        drift(self.positions, self.velocities, time)
+
+    def kick_and_drift(self, kick_time, drift_time):
+        """v += a kick_time, then x += v drift_time (ps)."""
+        self.kick(kick_time)
+        self.drift(drift_time)
+
+    def scale_velocities(self, factor):
+        """v *= factor."""
+        self.velocities *= factor
+
+    def add_noise(self, seed, stream, decay, energy):
+        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
+        noise = standard_normals(seed, self.step, self.ids, stream)
+        ornstein_uhlenbeck(self.velocities, noise, self.inverse_masses, decay, energy)
+
+    def largest_norms(self):
+        """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms; infinity if one is not a number."""
+        return largest_norms(self.forces, self.velocities)
+
+    def copy(self, into=None):
+        """The same atoms in arrays of their own; ``into``: an earlier copy, whose arrays are used again."""
+        if into is None or len(into) != len(self):
+            kept = ("positions", "velocities", "forces", "cell")
+            return replace(self, **{name: getattr(self, name).copy() for name in kept})
+        into.ids, into.types, into.masses, into.images = self.ids, self.types, self.masses, self.images
+        into.positions[:], into.velocities[:], into.forces[:] = self.positions, self.velocities, self.forces
+        into.cell[:], into.virial = self.cell, self.virial
+        into.step, into.energy = self.step, self.energy
+        return into
 
     def remove_drift(self):
         """Make the total momentum of the whole system zero."""

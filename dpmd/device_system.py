@@ -1,0 +1,200 @@
+"""The state of a simulation on a GPU."""
+
+import numpy as np
+
+from dpmd.kernels.cuda.operators import FIXED_SCALE, SUM_WARPS
+
+from .system import System
+
+_copied = ("ids", "types", "masses", "images")
+
+
+class DeviceSystem(System):
+    """A :class:`~dpmd.system.System` whose arrays live on a GPU.
+
+    Integrators move it by the methods of System.  Reading an array (``positions``, ``velocities``,
+    ``forces``, ...) copies it to the host, once a step; energy and virial are summed when asked for.
+    Arrays so read are copies: assign to ``velocities`` to change them.
+
+    system : the atoms to start from; device : a :class:`dpmd.kernels.cuda.CudaDevice`.
+    On the device: ``atoms`` (room, 4) positions of local atoms, then ghosts, and the row of the
+    forces that takes each atom's force; ``motions`` (n, 4) velocities and inverse masses.
+    """
+
+    def __init__(self, system, device):
+        self.device, self._kernels = device, device.compile(("atoms.cu",), {})
+        self._n = n = len(system)
+        self.type_names, self.periodic, self.step = system.type_names, system.periodic, system.step
+        self.origin, self.constants = system.origin, system.constants
+        self.cell, self.n_atoms, self.processes = system.cell.copy(), system.n_atoms, system.processes
+        self._arrays = {name: device.upload(getattr(system, name)) for name in _copied}
+        atoms = np.zeros((n, 4))
+        atoms[:, :3] = system.positions
+        atoms.view(np.int64)[:, 3] = np.arange(n)
+        self.atoms, self._spare = device.upload(atoms), None
+        self.motions = device.upload(np.column_stack([system.velocities, system.inverse_masses]))
+        self._arrays["forces"] = device.zeros((n, 4), np.int64)
+        self._arrays["forces"][:, :3] = device.upload(np.rint(system.forces * FIXED_SCALE).astype(np.int64))
+        self._partial = device.empty((SUM_WARPS, 9), np.float64)
+        self._host, self._result, self._moves = {}, None, {}
+        self._energy, self._virial = system.energy, system.virial
+
+    def __len__(self):
+        return self._n
+
+    def device_array(self, name):
+        """ids, types, masses, images (n, 3) or forces (n, 4, units of 2^-42 eV/Å) on the device."""
+        return self._arrays[name]
+
+    def reserve(self, room):
+        """Make room for local and ghost atoms; True if the array has moved."""
+        if room <= len(self.atoms):
+            return False
+        atoms = self.device.zeros((room, 4), np.float64)
+        atoms[: self._n] = self.atoms[: self._n]
+        self.atoms = atoms
+        self._moves.clear()
+        return True
+
+    def permute(self, order):
+        """Reorder the atoms; ``order`` (n,) int64 is on the device.  Arrays keep their addresses."""
+        arrays = [self.atoms, self.motions, *(self._arrays[name] for name in ("ids", "types", "masses"))]
+        arrays += [self._arrays["images"], self._arrays["forces"]]
+        if self._spare is None:
+            self._spare = [self.device.empty((self._n, *a.shape[1:]), a.dtype) for a in arrays]
+        self._kernels.threads("permute_atoms", self._n, self._n, order, *arrays, *self._spare)
+        self._kernels.threads("permute_atoms", self._n, self._n, None, *self._spare, *arrays)
+        self._host.clear()
+
+    # ------------------------------------------------------------------ what the host reads
+
+    def _read(self, name, make):
+        if name not in self._host:
+            self._host[name] = make()
+        return self._host[name]
+
+    def _download(self, name):
+        return self._read(name, lambda: self.device.download(self._arrays[name]))
+
+    ids = property(lambda self: self._download("ids"))
+    types = property(lambda self: self._download("types"))
+    masses = property(lambda self: self._download("masses"))
+    images = property(lambda self: self._download("images"))
+
+    @property
+    def positions(self):
+        """(n, 3) Å."""
+        return self._read("positions", lambda: self.device.download(self.atoms[: self._n])[:, :3].copy())
+
+    @property
+    def forces(self):
+        """(n, 3) eV/Å."""
+        return self._read("forces", lambda: self.device.download(self._arrays["forces"])[:, :3] / FIXED_SCALE)
+
+    @property
+    def velocities(self):
+        """(n, 3) Å/ps."""
+        return self._read("velocities", lambda: self.device.download(self.motions)[:, :3].copy())
+
+    @velocities.setter
+    def velocities(self, values):
+        self.motions[:, :3] = self.device.upload(np.asarray(values, np.float64))
+        self._host.pop("velocities", None)
+
+    @property
+    def inverse_masses(self):
+        """(n,) (Å/ps^2) / (eV/Å)."""
+        return self.device.download(self.motions)[:, 3]
+
+    @property
+    def energy(self):
+        """eV."""
+        if self._result is not None:
+            self._energy, self._virial = float(self._result.energies[0]), None
+            self._evaluated, self._result = self._result, None
+        return self._energy
+
+    @property
+    def virial(self):
+        """(3, 3) eV; evaluates the forces once more, now with the virial."""
+        self.energy  # noqa: B018  takes over the last result
+        if self._virial is None:
+            self._virial = self._evaluated.virials[0]
+        return self._virial
+
+    @property
+    def kinetic_energy(self):
+        """eV, of the whole system."""
+        self._kernels.warps("sum_kinetic", SUM_WARPS, self._n, SUM_WARPS, self.motions, self._partial)
+        twice = self.device.download(self._partial).reshape(-1)[:SUM_WARPS].sum()
+        return 0.5 * self.sum(float(twice))
+
+    def copy(self, into=None):
+        """A :class:`~dpmd.system.System` on the host, as it is now."""
+        arrays = {name: getattr(self, name) for name in (*_copied, "positions", "velocities", "forces")}
+        return System(
+            **arrays, cell=self.cell.copy(), periodic=self.periodic, type_names=self.type_names, step=self.step,
+            energy=self.energy, virial=self.virial, origin=self.origin, constants=self.constants,
+            n_atoms=self.n_atoms, processes=self.processes,
+        )  # fmt: skip
+
+    def largest_norms(self):
+        """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms."""
+        self._kernels.warps(
+            "largest_norms", SUM_WARPS, self._n, SUM_WARPS, self._arrays["forces"], self.motions, self._partial
+        )  # fmt: skip
+        partial = self.device.download(self._partial).reshape(-1)[: 2 * SUM_WARPS].reshape(-1, 2)
+        force, speed = np.sqrt(partial.max(axis=0))
+        return (force, speed) if speed < 1e140 else (np.inf, np.inf)
+
+    # ------------------------------------------------------------------ what integrators do
+
+    def take(self, forces, result):
+        """The forces now belong to the positions; energy and virial are summed when somebody asks."""
+        self._result = result
+        self._host.clear()
+        return result.overflowed
+
+    def _move(self, kick, drift):
+        if (kick, drift) not in self._moves:
+            if len(self._moves) > 8:
+                self._moves.clear()
+            self._moves[kick, drift] = self._kernels.prepared(
+                "kick_and_drift", self._n, self._n, self.atoms, self.motions, self._arrays["forces"], float(kick),
+                float(drift),
+            )  # fmt: skip
+        self._moves[kick, drift]()
+        self._host.clear()
+
+    def kick(self, time):
+        """v += a time (ps)."""
+        self._move(time, 0.0)
+
+    def drift(self, time):
+        """x += v time (ps)."""
+        self._move(0.0, time)
+
+    def kick_and_drift(self, kick_time, drift_time):
+        """v += a kick_time, then x += v drift_time (ps)."""
+        self._move(kick_time, drift_time)
+
+    def _scale(self, factor, shift):
+        self._kernels.threads("scale_velocities", self._n, self._n, self.motions, float(factor), *map(float, shift))
+        self._host.clear()
+
+    def scale_velocities(self, factor):
+        """v *= factor."""
+        self._scale(factor, (0, 0, 0))
+
+    def remove_drift(self):
+        """Make the total momentum of the whole system zero."""
+        velocities = self.velocities
+        self._scale(1, -self.sum(self.masses @ velocities) / self.sum(self.masses.sum()))
+
+    def add_noise(self, seed, stream, decay, energy):
+        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
+        self._kernels.threads(
+            "ornstein_uhlenbeck", self._n, self._n, self.motions, self._arrays["ids"], np.int64(seed),
+            np.int64(self.step), stream, float(decay), float(energy),
+        )  # fmt: skip
+        self._host.clear()

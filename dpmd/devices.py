@@ -1,0 +1,92 @@
+"""Where a run computes: choosing a device, and moving a simulation there."""
+
+import re
+
+import numpy as np
+
+from dpmd.kernels.cpu import CpuOperators
+from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available
+from dpmd.kernels.threads import available_cores
+from dpmd.parallel.device_domain import DeviceDomain
+
+from .device_system import DeviceSystem
+from .ensembles import Langevin, NoseHooverChain, StochasticVelocityRescaling, VelocityVerlet
+from .errors import InputError
+
+#: up to so many atoms the short chain of kernels is faster on a GPU
+FEW_ATOMS = 600
+
+
+def make_operators(model, device, precision, threads):
+    """Operators on ``device``: ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:i"``.
+
+    Returns ``(operators, name of the device)``.  Raises InputError for devices that are not there.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise InputError(f"device {device!r}: choose auto, cpu, cuda or cuda:i with the number of a GPU")
+    try:
+        if device == "cpu" or (device == "auto" and available() is not None):
+            return CpuOperators(model, precision, threads), "cpu"
+        index = int(device.partition(":")[2] or 0)
+        operators = CudaOperators(model, precision, CudaDevice(index))
+        operators.threads = threads or available_cores()  # of what the host still computes
+        return operators, f"cuda:{index}"
+    except DeviceError as error:
+        if device == "auto":
+            return CpuOperators(model, precision, threads), "cpu"
+        raise InputError(f"{error}; --device cpu computes without a GPU") from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def stays_on_device(system, ensemble):
+    """Whether a run's atoms can stay on a GPU: the ensembles whose every operation is a kernel.
+
+    Other runs are moved on the CPU, with forces from the GPU.
+    """
+    whole = type(ensemble) in (VelocityVerlet, NoseHooverChain, Langevin, StochasticVelocityRescaling)
+    return whole and ensemble.group is None and not np.any(system.origin)
+
+
+class DeviceRun:
+    """A simulation's atoms, lists and operators on the GPU of a :class:`~dpmd.potential.Potential`.
+
+    ``system``, ``operators`` and ``domain`` are what :class:`~dpmd.simulation.Simulation` takes.
+    """
+
+    def __init__(self, potential, system):
+        device = potential.operators.device
+        self.operators = potential.operators
+        if len(system) <= FEW_ATOMS:
+            self.operators = CudaOperators(potential.model, potential.precision, device, few=True)
+        self.system = DeviceSystem(system, device)
+        self.domain = DeviceDomain(potential.model.cutoff, potential.skin, potential.model.n_types, device)
+
+    def start(self, parameters):
+        """Build lists and evaluate once, so that a lack of memory shows before step 0.
+
+        Raises InputError when the GPU's memory does not suffice.
+        """
+        device = self.operators.device
+        try:
+            self.domain.rebuild(self.system)
+            domain = self.domain
+            self.operators.evaluate(domain.positions, domain.types, domain.neighbors, domain.forces, **parameters)
+            device.synchronize()
+        except (DeviceError, *device.memory_errors) as error:
+            raise InputError(
+                f"device cuda:{device.index}: {error}. {len(self.system)} atoms need about "
+                f"{self.predicted_memory() / 2**30:.1f} GiB; use fewer atoms, a smaller skin or half precision"
+            ) from error
+
+    def memory_text(self):
+        """Predicted and actual use of the GPU's memory, for the log."""
+        free, total, held = self.operators.device.memory()
+        return (
+            f"{self.predicted_memory() / 2**20:.0f} MiB predicted, {held / 2**20:.0f} MiB in use; "
+            f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+        )
+
+    def predicted_memory(self):
+        """Bytes on the GPU, counted from the arrays."""
+        return self.operators.predicted_memory(len(self.system), self.domain.n_ghosts, self.domain.stride)

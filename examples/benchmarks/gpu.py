@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Whole MD steps on one GPU: correctness, time by phase, memory; for water and copper of several sizes.
+
+    python gpu.py                             192 to 1 M atoms, mixed and half
+    python gpu.py --sizes 12288 --systems water --precisions mixed --skin 0.8
+    python gpu.py --sizes 10000000 --steps 50
+
+NVE at 330 K (water 0.5 fs, copper 1 fs), neighbour rebuilds included.  Before timing, forces and
+energy of a small rattled cell are compared with exact networks in double precision on the CPU.
+Results go to gpu.json (--output), one record per run, counted floors beside the measured times.
+
+If DeePMD-kit is installed (``import deepmd``), ``--peer`` also times its calculator on the small cell.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import ase.io
+import numpy as np
+
+from dpmd.device_system import DeviceSystem
+from dpmd.devices import FEW_ATOMS
+from dpmd.ensembles import VelocityVerlet, draw_velocities
+from dpmd.kernels.cpu import CpuOperators
+from dpmd.kernels.cuda import CudaDevice, CudaOperators
+from dpmd.parallel.device_domain import DeviceDomain
+from dpmd.potential import Potential
+from dpmd.simulation import Simulation
+from dpmd.system import System
+
+EXAMPLES = Path(__file__).resolve().parents[1]
+KELVIN = 330.0
+TIMESTEP = {"water": 0.5e-3, "copper": 1e-3}  # ps
+#: ns per atom and step of DeePMD-kit 3.2 (PyTorch, compressed, LAMMPS) on one H200 at about 13,000 atoms
+PEER = {"water": 2744, "copper": 6497}
+
+
+def replicated(potential, name, n_wanted):
+    """A system of about ``n_wanted`` atoms: copies of the example's cell, velocities of their own."""
+    atoms = ase.io.read(EXAMPLES / name / f"{name}.extxyz")
+    cells = max(n_wanted / len(atoms), 1)
+    repeat = [max(1, round(cells ** (1 / 3)))] * 3
+    repeat[2] = max(1, round(cells / (repeat[0] * repeat[1])))
+    small = potential.system(atoms)
+    grid = np.indices(repeat).reshape(3, -1).T
+    shifts = grid @ small.cell
+    n = len(grid) * len(small)
+    system = System(
+        ids=np.arange(1, n + 1),
+        types=np.tile(small.types, len(grid)),
+        masses=np.tile(small.masses, len(grid)),
+        positions=(small.positions[None] + shifts[:, None]).reshape(-1, 3),
+        velocities=np.zeros((n, 3)),
+        cell=small.cell * np.array(repeat)[:, None],
+        periodic=small.periodic,
+        type_names=small.type_names,
+    )
+    # a crystal at rest shares half of its kinetic energy with the potential energy
+    draw_velocities(system, KELVIN * (2 if name == "copper" else 1), seed=1)
+    return system
+
+
+def accuracy(potential, name, operators):
+    """Errors of forces and energy on a rattled cell against exact networks in double precision."""
+    atoms = ase.io.read(EXAMPLES / name / f"{name}.extxyz")
+    atoms.rattle(0.08, seed=1)
+    system, domain = potential.system(atoms), potential.domain()
+    domain.rebuild(system)
+
+    def forces_and_energy(implementation):
+        forces = np.zeros_like(domain.forces)
+        result = implementation.evaluate(domain.positions, domain.types, domain.neighbors, forces)
+        return domain.fold(forces).copy(), result.energies[0]
+
+    exact, energy = forces_and_energy(CpuOperators(potential.loaded.exact, "double"))
+    mine, my_energy = forces_and_energy(operators)
+    difference = mine - exact
+    return {
+        "force_rms_relative": float(np.sqrt((difference**2).mean() / (exact**2).mean())),
+        "force_max": float(np.abs(difference).max()),
+        "energy_per_atom": float(abs(my_energy - energy) / len(atoms)),
+    }
+
+
+def counted(operators, neighbors_in_list, neighbors):
+    """Floating-point operations and bytes from device memory per atom and step, for floors."""
+    d, f = operators.model.descriptor, operators.model.fitting
+    fitting = 4 * sum(layer.weight.size for layer in f.networks[0].layers)
+    basis = operators.n_basis
+    embedding = (
+        2 * 28 * neighbors * (basis or d.n_embedding) + (24 * d.n_types * basis + 24 * d.axis_neuron) * d.n_embedding
+    )
+    item = 8 if operators.precision == "double" else 4
+    inputs = {"double": 8, "mixed": 4, "half": 2}[operators.precision]
+    hidden = sum(layer.n_out for layer in f.networks[0].layers[:-1])
+    bytes_ = d.n_out * (2 * inputs + 2 * item) + 2 * 4 * d.n_embedding * item + hidden * 8 * item
+    return {"fitting_flop": fitting, "embedding_flop": embedding, "bytes": bytes_ + 8 * neighbors_in_list + 300}
+
+
+def phase_times(device, operators, repeats=5):
+    """ns per atom of each phase of a force evaluation, by events around its launches."""
+    events, best, work = device.xp.cuda.Event, {}, operators._work
+    for _ in range(repeats):
+        marks = [("", events())]
+        marks[0][1].record()
+
+        def mark(phase, marks=marks):
+            marks.append((phase, events()))
+            marks[-1][1].record()
+
+        operators.launch(work, mark)
+        device.synchronize()
+        total = {}
+        for (_, begin), (phase, end) in zip(marks[:-1], marks[1:], strict=True):
+            total[phase] = total.get(phase, 0.0) + device.xp.cuda.get_elapsed_time(begin, end)
+        for phase, milliseconds in total.items():
+            best[phase] = min(best.get(phase, np.inf), milliseconds * 1e6 / len(work.forces))
+    return best
+
+
+def run(device, potential, name, precision, n_wanted, options):
+    """One measurement; returns its record."""
+    operators = CudaOperators(
+        potential.model, precision, device, chunk=options.chunk, low_rank=not options.no_low_rank,
+        few=n_wanted <= FEW_ATOMS,
+    )  # fmt: skip
+    start = replicated(potential, name, n_wanted)
+    n = len(start)
+    system = DeviceSystem(start, device)
+    del start
+    domain = DeviceDomain(potential.model.cutoff, options.skin, potential.model.n_types, device)
+    simulation = Simulation(system, operators, domain, VelocityVerlet(TIMESTEP[name]))
+    simulation.run(options.warm_up)
+    steps = options.steps or (500 if n < 3e6 else 50)
+    before, rebuilds = simulation.observables()["conserved_eV"], domain.rebuilds
+    device.synchronize()
+    begin = time.perf_counter()
+    simulation.run(steps, restarted=True)
+    device.synchronize()
+    seconds = time.perf_counter() - begin
+    after = simulation.observables()
+    free, total, held = device.memory()
+    phases = phase_times(device, operators)
+    begin = time.perf_counter()
+    domain.rebuild(system)
+    device.synchronize()
+    rebuild = time.perf_counter() - begin
+    counts = counted(operators, domain.neighbors.mean, domain.neighbors.mean / (1 + options.skin / domain.cutoff) ** 3)
+    fitting_seconds = phases["fitting"] * 1e-9
+    record = {
+        "system": name, "atoms": n, "precision": precision, "steps": steps, "skin": options.skin,
+        "chunk": options.chunk, "ns_per_atom_step": 1e9 * seconds / steps / n, "ms_per_step": 1e3 * seconds / steps,
+        "ns_per_day": steps * TIMESTEP[name] * 1e-3 / seconds * 86400, "phases_ns_per_atom": phases,
+        "rebuild_ms": 1e3 * rebuild, "rebuild_interval": steps / max(domain.rebuilds - 1 - rebuilds, 1),
+        "list_neighbors": domain.neighbors.mean, "ghosts": domain.n_ghosts, "bytes_per_atom": (total - free) / n,
+        "pool_bytes_per_atom": held / n, "temperature_K": after["temperature_K"],
+        "drift_eV_per_atom": (after["conserved_eV"] - before) / n, "counted": counts,
+        "fitting_tflops": counts["fitting_flop"] / fitting_seconds * 1e-12,
+        "gbytes_per_s": counts["bytes"] / (sum(phases.values()) * 1e-9) * 1e-9, "peer_ns": PEER[name],
+    }  # fmt: skip
+    parts = "  ".join(f"{phase.replace('embedding ', '')} {value:.1f}" for phase, value in phases.items())
+    print(
+        f"{name:6s} {n:9d} {precision:6s} {record['ns_per_atom_step']:8.2f} ns/atom/step "
+        f"{record['ms_per_step']:9.3f} ms/step {record['ns_per_day']:8.1f} ns/day | {parts} | "
+        f"rebuild {1e3 * rebuild:.2f} ms every {record['rebuild_interval']:.1f} | "
+        f"fit {record['fitting_tflops']:.0f} TFLOP/s | {record['bytes_per_atom']:.0f} B/atom | "
+        f"T {after['temperature_K']:.0f} K drift {record['drift_eV_per_atom']:.1e} eV/atom",
+        flush=True,
+    )
+    return record
+
+
+def drift(device, potential, name, precision, steps, skin):
+    """Energy drift over a long NVE run of about 1,536 atoms, meV/atom/ns with its standard error."""
+    start = replicated(potential, name, 1536)
+    n = len(start)
+    system = DeviceSystem(start, device)
+    operators = CudaOperators(potential.model, precision, device, few=n <= FEW_ATOMS)
+    domain = DeviceDomain(potential.model.cutoff, skin, potential.model.n_types, device)
+    simulation = Simulation(system, operators, domain, VelocityVerlet(TIMESTEP[name]))
+    simulation.run(2000)
+    every, energies = max(steps // 500, 1), []
+    begin = time.perf_counter()
+    for _ in range(steps // every):
+        simulation.run(every, restarted=True)
+        energies.append(simulation.observables()["total_eV"] / n)
+    seconds = time.perf_counter() - begin
+    nanoseconds = every * TIMESTEP[name] * 1e-3 * np.arange(len(energies))
+    (slope, _), covariance = np.polyfit(nanoseconds, 1e3 * np.array(energies), 1, cov=True)
+    record = {
+        "system": name, "atoms": n, "precision": precision, "steps": steps, "drift_meV_per_atom_ns": slope,
+        "standard_error": float(covariance[0, 0]) ** 0.5, "spread_eV_per_atom": float(np.std(energies)),
+        "ms_per_step": 1e3 * seconds / steps, "temperature_K": simulation.observables()["temperature_K"],
+    }  # fmt: skip
+    print(
+        f"{name:6s} {n} atoms {precision}, {steps} steps NVE: drift {slope:.3g} +- {record['standard_error']:.2g} "
+        f"meV/atom/ns, spread {record['spread_eV_per_atom']:.1e} eV/atom, {record['ms_per_step']:.3f} ms/step, "
+        f"T {record['temperature_K']:.0f} K",
+        flush=True,
+    )
+    return record
+
+
+def peer(name):
+    """ms per evaluation of DeePMD-kit's own calculator on the example's cell, or None if it is missing."""
+    try:
+        from deepmd.infer import DeepPot
+    except ImportError:
+        print("DeePMD-kit is not installed: its numbers are those stored in this script")
+        return None
+    atoms = ase.io.read(EXAMPLES / name / f"{name}.extxyz")
+    model = DeepPot(str(EXAMPLES / name / f"{name}.dp"))
+    types = [model.get_type_map().index(s) for s in atoms.symbols]
+    arguments = (atoms.positions.reshape(1, -1), atoms.cell.array.reshape(1, 9), types)
+    for _ in range(3):
+        model.eval(*arguments)
+    begin = time.perf_counter()
+    for _ in range(10):
+        model.eval(*arguments)
+    return 100 * (time.perf_counter() - begin)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--systems", nargs="+", default=["water", "copper"], choices=["water", "copper"])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[192, 1536, 12288, 98304, 1000000], help="atoms")
+    parser.add_argument("--precisions", nargs="+", default=["mixed", "half"], choices=["double", "mixed", "half"])
+    parser.add_argument("--steps", type=int, help="timed steps (default 500; 50 beyond 3 M atoms)")
+    parser.add_argument("--warm-up", type=int, default=30, help="steps before (default 30)")
+    parser.add_argument("--skin", type=float, default=1.0, help="Å (default 1)")
+    parser.add_argument("--chunk", type=int, help="centres evaluated at a time")
+    parser.add_argument("--no-low-rank", action="store_true", help="full table rows for all neighbours")
+    parser.add_argument("--drift", type=int, default=0, metavar="STEPS", help="also a long NVE run of 1,536 atoms")
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--peer", action="store_true", help="also time DeePMD-kit, if it is installed")
+    parser.add_argument("--output", type=Path, default=Path("gpu.json"))
+    options = parser.parse_args()
+    device = CudaDevice(options.device)
+    records = {"device": device.name, "accuracy": [], "runs": [], "drift": [], "peer_ms": {}}
+    for name in options.systems:
+        potential = Potential(EXAMPLES / name / f"{name}.dp", device="cpu")
+        if options.peer:
+            records["peer_ms"][name] = peer(name)
+        for precision in options.precisions:
+            operators = CudaOperators(potential.model, precision, device, low_rank=not options.no_low_rank)
+            errors = accuracy(potential, name, operators)
+            records["accuracy"].append({"system": name, "precision": precision, **errors})
+            print(
+                f"{name:6s} {precision:6s} {operators.description}: force rms error / rms force "
+                f"{errors['force_rms_relative']:.1e}, largest {errors['force_max']:.1e} eV/Å, energy "
+                f"{errors['energy_per_atom']:.1e} eV/atom",
+                flush=True,
+            )
+            del operators
+        for n in options.sizes:
+            for precision in options.precisions:
+                records["runs"].append(run(device, potential, name, precision, n, options))
+                device.release()
+                options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        if options.drift:
+            for precision in options.precisions:
+                records["drift"].append(drift(device, potential, name, precision, options.drift, options.skin))
+    options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
