@@ -15,7 +15,7 @@ from .readers import load
 from .tables import DEFAULT_MIN_DISTANCE, FINE_STEP, can_tabulate, tabulate, without_tables
 
 #: part of the cache key: raise it when tables are made differently
-TABLE_VERSION = 2
+TABLE_VERSION = 3
 
 
 def file_digest(path):

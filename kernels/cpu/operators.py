@@ -20,7 +20,6 @@ from .simd import HAS_BFLOAT16, aligned_zeros, lanes, round_up
 log = logging.getLogger(__name__)
 
 
-
 @dataclass(frozen=True)
 class Tiling:
     """How a step is cut so that what a thread works on fits the fast memory.
@@ -31,9 +30,9 @@ class Tiling:
     exact_atoms : centres per block with exact embeddings, where a table row is kept per pair.
 
     For cores with a small local memory, such as the 256 KiB of a Sunway SW26010-Pro, use
-    ``Tiling(atoms=16, depth=128)`` in mixed precision: :meth:`CpuOperators.working_set` counts
-    240 kB for copper (182 neighbours within 8 Å) beside the tables, of which a row of 6 x 30 numbers is
-    read per neighbour.
+    ``Tiling(atoms=4, depth=128)`` in mixed precision: :meth:`CpuOperators.working_set` counts 239 kB
+    for copper (176 neighbours within 8 Å, 248 in the list) beside the tables, of which a row of 6 x 32
+    numbers is read per neighbour.
     """
 
     atoms: int = 64

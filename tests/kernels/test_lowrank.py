@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpmd.kernels.cpu import CpuOperators
+from dpmd.kernels.cpu.operators import Tiling
 from dpmd.kernels.reference import ReferenceOperators
 from dpmd.models import dptab, load
 from dpmd.models.lowrank import TOLERANCE, add_low_rank, describe_low_rank, with_outputs_first, without_low_rank
@@ -122,6 +123,20 @@ def test_fast_paths_agree_with_the_basis_itself(find_model, evaluate):
     scale = np.abs(truth["forces"]).max()
     assert np.abs(result["forces"] - truth["forces"]).max() < 1e-11 * scale
     assert np.abs(result["energies"] - truth["energies"]).max() < 1e-11 * np.abs(truth["energies"]).max()
+
+
+def test_small_tiles_fit_a_small_memory(evaluate):
+    """The setting for cores with 256 KiB of local memory: same forces, counted working set."""
+    folder = Path(__file__).parents[2] / "examples" / "copper"
+    atoms, model = ase.io.read(folder / "copper.extxyz"), low_rank(load(folder / "copper.dp"))
+    noise = 0.05 * np.random.default_rng(0).normal(size=(len(atoms), 3))
+    case = {"coord": atoms.positions + noise, "box": atoms.cell.array, "atype": np.zeros(len(atoms), int)}
+    usual, small = CpuOperators(model, "mixed", 1), CpuOperators(model, "mixed", 1, Tiling(atoms=4, depth=128))
+    forces = [evaluate(operators, case)["forces"] for operators in (usual, small)]
+    assert np.abs(forces[0] - forces[1]).max() < 1e-5
+    counted = small.working_set()
+    counted.pop("tables")
+    assert sum(counted.values()) < 256 * 1024
 
 
 def test_rank_follows_the_tolerance(find_model):
