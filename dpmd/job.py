@@ -417,7 +417,7 @@ class Job:
                 s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom or None,
             )  # fmt: skip
             self.prediction = predict_here(
-                potential.model, physical, ranks_per_node=self.processes.size,
+                self._sizes(potential), physical, ranks_per_node=self.processes.size,
                 threads_per_rank=potential.operators.threads, precision=potential.precision, skin=s.run.skin,
             )  # fmt: skip
         except PerformanceModelError:
@@ -649,7 +649,7 @@ class Job:
     def _machine_readable(self, simulation, potential, phases, elapsed):
         """What ``dp-perf`` reads of a run; :mod:`dpmd.perfmodel.runs` explains the keys."""
         s, system, domain, steps = self.settings, simulation.system, simulation.domain, simulation.steps_done
-        sizes = replace(from_model(potential.model), tabulated=not s.run.no_tabulate)
+        sizes = replace(self._sizes(potential), tabulated=not s.run.no_tabulate)
         per_step = {name.removeprefix("force: "): seconds / max(steps, 1) for name, seconds in phases.items()}
         per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("waiting")
         return {
@@ -680,6 +680,9 @@ class Job:
             "peak_memory_bytes": int(self.processes.largest(peak_memory())) * self.processes.machine_ranks,
             "stopped": simulation.stop_reason,
         }
+
+    def _sizes(self, potential):
+        return from_model(potential.model, None, potential.precision, self.neighbors_per_atom or None)
 
     @staticmethod
     def _phases(simulation, potential, elapsed):

@@ -34,6 +34,12 @@ FIGURES = (
         False,
         "TFLOP/s of matrix products with fp16, bf16 or tf32 inputs and fp32 sums (default: single)",
     ),
+    (
+        "peak",
+        "split",
+        False,
+        "TFLOP/s of products with fp32 inputs as three products with bf16 inputs (default: single)",
+    ),
     ("memory", "bandwidth", True, "GB/s between memory and cores"),
     ("memory", "capacity", True, "GB"),
     ("memory", "cache", False, "MB of the last cache level; larger tables are gathered from memory"),
@@ -157,7 +163,8 @@ class Machine:
         for name in (engine, engine.removesuffix("-rank"), engine.removesuffix("-padded")):
             if name in self.profiles:
                 return self.profiles[name]
-        return Profile(engine, _TYPICAL["gpu" if self.accelerators else "cpu"]["dpmd" in engine])
+        kind = "cpu" if not self.accelerators else "gpu" if "peak.split" in self.figures else "plain gpu"
+        return Profile(engine, _TYPICAL[kind]["dpmd" in engine])
 
     def with_profile(self, profile):
         """A copy with one profile replaced."""
@@ -165,7 +172,8 @@ class Machine:
 
 
 # Typical coefficients where no run is known.  dpmd, CPU: prototype kernels on one AVX-512 core reach 0.77 of
-# peak in the fitting network and 0.36 in tables; GPU: from prototypes on one H200.  DeePMD-kit:
+# peak in the fitting network and 0.36 in tables; GPU: as on one H200, without
+# bf16 products as prototypes there.  DeePMD-kit:
 # the fit to Fugaku; on GPUs tables about 0.3 of peak and 20 µs per operator of a TensorFlow graph.
 _TYPICAL = {
     "cpu": {
@@ -173,9 +181,12 @@ _TYPICAL = {
         False: Coefficients(0.27, 0.13, 0.08, 0.015, 60.0, 5.0, 5.0, 0.25, 300.0, 4.0, 1.2),
     },
     "gpu": {
-        True: Coefficients(0.60, 0.50, 0.08, 0.005, 15.0, 0.02, 5.0, 0.25, 600.0, 1.0, 1.2),
+        True: Coefficients(0.22, 1.00, 0.30, 0.005, 8.0, 0.02, 5.0, 0.25, 600.0, 1.0, 1.2),
         False: Coefficients(0.50, 0.30, 0.15, 0.005, 60.0, 0.02, 5.0, 0.25, 800.0, 2.0, 1.2),
     },
+}
+_TYPICAL["plain gpu"] = _TYPICAL["gpu"] | {
+    True: Coefficients(0.60, 0.50, 0.08, 0.005, 8.0, 0.02, 5.0, 0.25, 600.0, 1.0, 1.2)
 }
 
 
@@ -251,6 +262,7 @@ def from_dict(data, path=None):
             "double": value("peak", "double") * 1e12,
             "single": single,
             "half": value("peak", "half", single / 1e12) * 1e12,
+            "split": value("peak", "split", single / 1e12) * 1e12,
         },
         bandwidth=value("memory", "bandwidth") * 1e9,
         capacity=value("memory", "capacity") * 1e9,

@@ -1,6 +1,7 @@
 """Measured runs: one record, and readers of the three kinds of files that hold them.
 
-**JSON summary of md-run** (``summary.json``; one object, a list of objects, or one object per line).
+**JSON summary of md-run** (``summary.json``; one object, a list of objects, also as entry ``runs`` of an object, or one
+object per line).
 The engine writes these keys; those marked * are needed, the rest help the fit:
 
 ====================  =======================================================================
@@ -171,6 +172,8 @@ def read_json(path):
     text = Path(path).read_text()
     try:
         data = json.loads(text)
+        if isinstance(data, dict) and isinstance(data.get("runs"), list):
+            data = data["runs"]  # as examples/benchmarks/gpu.py writes
     except json.JSONDecodeError:
         try:
             data = [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -3,7 +3,10 @@
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
+
+import numpy as np
 
 from .errors import PerformanceModelError, check_positive, unknown
 
@@ -23,6 +26,7 @@ class ModelSizes:
     rank : functions per table after low-rank compression, or None for all ``M``.
     direct_neighbors : neighbours near enough to use the full row although ``rank`` is set.
     one_side : embedding networks depend on the neighbour's type only.
+    folding : whether kernels may fold the basis into the first fitting layer (those on GPUs do not).
     """
 
     name: str
@@ -36,6 +40,7 @@ class ModelSizes:
     rank: int | None = None
     direct_neighbors: float = 0.0
     one_side: bool = False
+    folding: bool = True
 
     def __post_init__(self):
         check_positive("the cutoff of the model", self.cutoff, "Å")
@@ -59,7 +64,12 @@ class ModelSizes:
     @property
     def folded(self):
         """Whether a low-rank basis is folded into the first fitting layer: all neighbours use it, and it is smaller."""
-        return self.rank is not None and not self.direct_neighbors and self._folded_inputs < self.width * self.axis
+        return (
+            self.folding
+            and self.rank is not None
+            and not self.direct_neighbors
+            and self._folded_inputs < self.width * self.axis
+        )
 
     @property
     def _folded_inputs(self):
@@ -101,14 +111,20 @@ NAMED_SIZES = {
 }
 
 
-def from_model(model, name=None):
-    """Sizes of a :class:`~dpmd.models.DeepPotentialModel`."""
+def from_model(model, name=None, precision="mixed", neighbors=None):
+    """Sizes of a :class:`~dpmd.models.DeepPotentialModel`.
+
+    precision : whose low-rank tables count, if the model has any.
+    neighbors : mean number within the cutoff, default 0.7 of ``sel``; those within the split radius of low-rank
+        tables are taken to be as dense as all.
+    """
     descriptor, fitting = model.descriptor, model.fitting
     embedding = next((e for row in descriptor.embeddings for e in row if e is not None), None)
     if embedding is None or not fitting.networks:
         raise PerformanceModelError(f"model {name or model.source.path!r} has no embedding or no fitting network")
     widths = embedding.network.widths if embedding.network is not None else (embedding.n_out,)
     table = embedding.table
+    rank, near = _low_rank(descriptor, "mixed" if precision == "half" else precision)
     return ModelSizes(
         name=name or Path(model.source.path).stem or "model",
         cutoff=float(model.cutoff),
@@ -118,8 +134,30 @@ def from_model(model, name=None):
         fitting=tuple(fitting.networks[0].widths[:-1]),
         tabulated=True,  # dpmd tabulates on load; use replace(..., tabulated=False) for --no-tabulate
         table_rows=int(table.coefficients.shape[0]) if table is not None else 1360,
+        rank=rank,
+        direct_neighbors=near * (0.7 * sum(descriptor.sel) if neighbors is None else float(neighbors)),
         one_side=bool(descriptor.type_one_side),
     )
+
+
+def _low_rank(descriptor, precision):
+    """Mean number of functions, or None if an embedding has no basis, and the part of the neighbours on full rows.
+
+    Means over pairs of types, each as frequent as its ``sel``.
+    """
+    from dpmd.models.tables import radius_of_input  # the model that is given has loaded it
+
+    ranks, near, weights = [], [], []
+    for embedding, pairs in descriptor.unique_embeddings():
+        basis = embedding.basis(precision)
+        if basis is None:
+            return None, 0.0
+        for a, b in pairs:
+            split = radius_of_input(descriptor, a, basis.split) if isfinite(basis.split) else 0.0
+            ranks.append(basis.rank)
+            near.append((split / descriptor.switch_end) ** 3)
+            weights.append(descriptor.sel[b])
+    return max(1, round(np.average(ranks, weights=weights))), float(np.average(near, weights=weights))
 
 
 def from_dict(values):

@@ -22,7 +22,7 @@ Everything that does not depend on the fitted coefficients is put into :class:`F
 fit evaluates all its runs in one array expression.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import log2
 
 import numpy as np
@@ -102,12 +102,20 @@ def features(
     check : refuse layouts that the machine cannot hold.
     """
     engine = workload.find_engine(engine)
-    counted = workload.count(sizes, system, precision, engine, skin, rebuild_every)
     if check:
         check_layout(machine, layout)
     comm = network.communication(engine, system, layout, sizes.cutoff + skin)
     bandwidth = machine.bandwidth / machine.workers
-    peak = {kind: machine.peak[name] / machine.workers for kind, name in workload.PEAK_FOR[precision].items()}
+    on_gpu = bool(machine.accelerators) and engine.gpu_kernels
+    sizes = replace(sizes, folding=sizes.folding and not on_gpu)
+    counted = workload.count(sizes, system, precision, engine, skin, rebuild_every)
+    few = on_gpu and system.atoms / layout.ranks <= workload.FEW_ATOMS
+    rates = (workload.GPU_PEAK_FOR if on_gpu else workload.PEAK_FOR)[precision]
+    peak = {kind: machine.peak[name] / machine.workers for kind, name in rates.items()}
+    # On CPUs dpmd evaluates blocks of atoms in one parallel loop, whatever their types.
+    launches = engine.launches(sizes, few or (engine.gpu_kernels and not machine.accelerators))
+    if on_gpu:
+        launches += engine.gpu_list_operators / rebuild_every
     sharing = layout.ranks_per_node / machine.workers if engine.private_data else 1.0
     seconds = dict.fromkeys(("fitting", "descriptor", "embedding", "geometry", "force", "neighbor"), 0.0)
     floors = dict.fromkeys(("fitting", "descriptor", "embedding"), 0.0)
@@ -128,7 +136,7 @@ def features(
         atoms=system.atoms / layout.ranks,
         whole_atoms=float(engine.whole_atoms and not machine.accelerators),
         threads=threads,
-        launches=counted.launches,
+        launches=launches,
         boxes_extreme=network.extreme(comm.boxes),
         atoms_per_box=comm.atoms_per_box,
         messages=comm.messages,

@@ -49,6 +49,15 @@ PEAK_FOR = {
     "half": {"embedding": "single", "gemm": "single", "first_gemm": "half"},
 }
 
+#: The same for dpmd's kernels on GPUs: all layers on tensor cores; in mixed, three bf16 products replace one of fp32.
+GPU_PEAK_FOR = PEAK_FOR | {
+    "mixed": {"embedding": "single", "gemm": "split", "first_gemm": "split"},
+    "half": {"embedding": "single", "gemm": "half", "first_gemm": "half"},
+}
+
+#: Up to so many atoms per GPU one chain of kernels serves all types.
+FEW_ATOMS = 600
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -64,6 +73,9 @@ class Engine:
     whole_atoms : a thread evaluates whole atoms, so the busiest has ``ceil(n / threads)``.
     operators, operators_per_type, operators_per_pair : operators started per step: fixed, per centre type
         (fitting network), per pair of types (embedding).
+    gpu_kernels : on GPUs, products as in :data:`GPU_PEAK_FOR` and one chain for few atoms.
+    gpu_list_operators : launches that take as long as building a list on a GPU, waits of the host included: 1.6 ms
+        for small systems on an H200.
     """
 
     name: str
@@ -76,10 +88,13 @@ class Engine:
     operators: int
     operators_per_type: int
     operators_per_pair: int
+    gpu_kernels: bool = False
+    gpu_list_operators: int = 0
 
-    def launches(self, sizes):
-        """Operators started per step and rank."""
-        return self.operators + self.operators_per_type * sizes.n_types + self.operators_per_pair * sizes.n_types**2
+    def launches(self, sizes, few=False):
+        """Operators started per step and rank; ``few``: those of one type serve all."""
+        types = 1 if few else sizes.n_types
+        return self.operators + self.operators_per_type * types + self.operators_per_pair * types**2
 
 
 ENGINES = {
@@ -125,8 +140,10 @@ ENGINES = {
             6,
             4,
             0,
+            True,
+            190,
         ),
-        Engine("dpmd-rank", "dpmd with one box per rank", False, False, False, "rank", True, 6, 4, 0),
+        Engine("dpmd-rank", "dpmd with one box per rank", False, False, False, "rank", True, 6, 4, 0, True, 190),
     )
 }
 

@@ -7,7 +7,8 @@
 
 NVE at 330 K (water 0.5 fs, copper 1 fs), neighbour rebuilds included.  Before timing, forces and
 energy of a small rattled cell are compared with exact networks in double precision on the CPU.
-Results go to gpu.json (--output), one record per run, counted floors beside the measured times.
+Results go to gpu.json (--output), one record per run, counted floors beside the measured times;
+``dp-perf fit gpu.json --machine h200`` reads it.
 
 Measured on one NVIDIA H200 (CUDA 13, CuPy 14.2), ns per atom and step, mixed / half (skin 1 Å; 2 Å at 192):
 
@@ -30,7 +31,9 @@ from dpmd.devices import FEW_ATOMS
 from dpmd.ensembles import VelocityVerlet, draw_velocities
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators
+from dpmd.models.lowrank import without_low_rank
 from dpmd.parallel.device_domain import DeviceDomain
+from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.potential import Potential
 from dpmd.simulation import Simulation
 from dpmd.system import System
@@ -125,6 +128,18 @@ def phase_times(device, operators, repeats=5):
     return best
 
 
+def summary(potential, precision, system, options):
+    """Entries of a record that ``dp-perf`` reads; :mod:`dpmd.perfmodel.runs` explains the keys."""
+    model, cell = potential.model, np.asarray(system.cell)
+    used = without_low_rank(model) if options.no_low_rank else model
+    neighbors = 4 / 3 * np.pi * model.cutoff**3 * len(system) / abs(np.linalg.det(cell)) - 1
+    return {
+        "engine": "dpmd", "device": "cuda", "cell": cell.tolist(), "nodes": 1, "ranks": 1, "threads": 1,
+        "model": to_dict(from_model(used, None, precision, neighbors)),
+        "ensemble": "nve",
+    }  # fmt: skip
+
+
 def run(device, potential, name, precision, n_wanted, options):
     """One measurement; returns its record."""
     operators = CudaOperators(
@@ -164,6 +179,8 @@ def run(device, potential, name, precision, n_wanted, options):
         "drift_eV_per_atom": (after["conserved_eV"] - before) / n, "counted": counts,
         "fitting_tflops": counts["fitting_flop"] / fitting_seconds * 1e-12,
         "gbytes_per_s": counts["bytes"] / (sum(phases.values()) * 1e-9) * 1e-9, "peer_ns": PEER[name],
+        **summary(potential, precision, system, options), "machine": device.name, "seconds_per_step": seconds / steps,
+        "timestep_fs": 1e3 * TIMESTEP[name],
     }  # fmt: skip
     parts = "  ".join(f"{phase.replace('embedding ', '')} {value:.1f}" for phase, value in phases.items())
     print(

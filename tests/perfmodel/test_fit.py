@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,7 +106,13 @@ def test_summary_of_md_run_is_read(tmp_path):
                    "force": 2e-4, "communication": 1e-4, "integrate": 1e-5, "output": 0.0, "other": 1e-4},
         "slowest_rank": 0.0066, "peak_memory_bytes": 4e8,
     }  # fmt: skip
-    for text in (json.dumps(summary), json.dumps([summary, summary]), json.dumps(summary) + "\n" + json.dumps(summary)):
+    nested = json.dumps({"device": "x", "runs": [summary]})
+    for text in (
+        json.dumps(summary),
+        json.dumps([summary, summary]),
+        nested,
+        json.dumps(summary) + "\n" + json.dumps(summary),
+    ):
         path = tmp_path / "summary.json"
         path.write_text(text)
         run = runs.read_runs(path)[0]
@@ -195,13 +202,35 @@ def test_other_programs_runs_fit(data):
     assert fit.fit(found, find_machine("vm-2core-amx"), free, validate=False).score.mape < 8
 
 
-def test_prototypes_of_dpmd_on_a_gpu(data):
-    """Two systems, three sizes, with and without low-rank tables: what the engine's own logs will be put through."""
-    found = runs.read_csv(data / "prototype_h200.csv", engine="dpmd")
-    free = ["gemm_efficiency", "embedding_efficiency", "traffic_efficiency", "launch_us"]
-    result = fit.fit(found, find_machine("h200"), free)
+@pytest.mark.parametrize(("file", "machine"), [("cpu_runs.json", "vm-2core-avx512"), ("h200_runs.json", "h200")])
+def test_fit_to_our_own_runs(data, file, machine):
+    """Both models, several sizes, threads, precisions: the stored profile is this fit; left-out sizes are met."""
+    found, machine = runs.read_runs(data / file), find_machine(machine)
+    assert {r.system.name for r in found} == {"water", "copper"}
+    result = fit.fit(found, machine)
     assert result.score.mape <= 6
     assert result.validation["leave one size out"].mape <= 10
+    stored = fit.evaluate(found, machine)
+    assert stored.profile.quality == "measured"
+    assert stored.score.mape == pytest.approx(result.score.mape, abs=0.1)
+
+
+def test_low_rank_tables_are_counted():
+    """Rank and near neighbours come from the basis of the precision; GPUs do not fold it."""
+    from dpmd.models.cache import load_for_operators
+    from dpmd.perfmodel.sizes import from_model
+
+    examples = Path(__file__).parents[2] / "examples"
+    water = load_for_operators(examples / "water" / "water.dp").model
+    double, mixed, half = (from_model(water, None, p, 90.0) for p in ("double", "mixed", "half"))
+    assert mixed == half
+    assert mixed.rank < double.rank < water.descriptor.n_embedding
+    assert 0 < mixed.direct_neighbors < 20
+    assert not mixed.folded
+    copper = from_model(load_for_operators(examples / "copper" / "copper.dp").model)
+    assert copper.folded
+    assert not replace(copper, folding=False).folded
+    assert copper.direct_neighbors == 0
 
 
 def test_refusals(fugaku_runs):
