@@ -118,7 +118,7 @@ def test_stopped_from_outside_and_continued(water_run, tmp_path, how):
     if how != "SIGKILL":
         assert "go on with --continue" in (tmp_path / "run.log").read_text()
     done = len((tmp_path / "run.thermo.csv").read_text().splitlines())
-    assert 3 < done < 400
+    assert 1 < done < 400
     settings["run"].pop("walltime_h", None)
     code, text = water_run("--continue", **settings)
     assert code == 0, text
