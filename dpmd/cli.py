@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -66,7 +67,10 @@ def _guarded(function):
         if any(getattr(each, "everywhere", False) for each in (error, error.__cause__)):
             return _explain(error) if mpi.COMM_WORLD.rank == 0 else getattr(error, "exit_code", 1)
         print(f"rank {mpi.COMM_WORLD.rank} failed and ends the job:", file=sys.stderr)
-        mpi.COMM_WORLD.Abort(_explain(error))
+        code = _explain(error)
+        sys.stderr.flush()
+        time.sleep(1)  # the launcher passes the message on before it ends everybody
+        mpi.COMM_WORLD.Abort(code)
 
 
 def _explain(problem):
