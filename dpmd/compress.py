@@ -8,11 +8,12 @@ import ase.io
 import numpy as np
 
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.models import ModelError, load
+from dpmd.models import ModelError, dptab, load
 from dpmd.models.lowrank import add_low_rank, describe_low_rank
 from dpmd.models.tables import tabulate
 from dpmd.models.writers import write
 from dpmd.parallel import SerialDomain
+from dpmd.parallel.domain import complete_cell
 
 from .errors import InputError
 from .potential import assign_types
@@ -65,6 +66,18 @@ def _evaluate(model, precision, atoms, types):
     return result.energies[0], domain.fold(domain.forces)[np.argsort(system.ids)]
 
 
+def _read_structure(path):
+    """ASE Atoms with a whole cell.  Raises InputError for positions or cells that cannot be evaluated."""
+    atoms = ase.io.read(path)
+    try:
+        atoms.set_cell(complete_cell(atoms.cell.array, atoms.pbc))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    if not np.isfinite(atoms.positions).all():
+        raise InputError(f"{path}: some positions are not finite numbers")
+    return atoms
+
+
 def compress(path, output, structure=None, overwrite=False, report=print):
     """Write a tabulated copy of a model and report the error that the tables make.
 
@@ -80,10 +93,12 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         raise InputError(f"{output}: the folder {output.parent} does not exist")
     try:
         model = load(path)
+        if model.source.format.startswith(dptab.FORMAT_NAME) and output.suffix == ".dptab":
+            raise InputError(f"{path} is a table file already; give the model that it was made from")
         table = tabulate(model)
         table = add_low_rank(table) if output.suffix == ".dptab" else _as_compressed(table)
         if structure is not None:
-            atoms = ase.io.read(structure)
+            atoms = _read_structure(structure)
             types = assign_types(atoms.symbols, model.type_map, structure)
             where = str(structure)
         else:
