@@ -123,16 +123,10 @@ class System:
             v, inverse = v[chosen], inverse[chosen]
         return self.sum((v / inverse[:, None]).T @ v)
 
-    def map_cell(self, cell):
-        """Give the cell a new shape; the atoms keep their fractions of it."""
-        self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
-        self.cell = np.array(cell)
-
     @property
     def kinetic_tensor(self):
         """(3, 3) eV, of the whole system: 1/2 sum m v (x) v, whose trace is the kinetic energy."""
-        weighted = self.velocities / self.inverse_masses[:, None]
-        return 0.5 * self.sum(weighted.T @ self.velocities)
+        return 0.5 * self.twice_kinetic_tensor()
 
     @property
     def unwrapped_positions(self):
@@ -172,10 +166,43 @@ class System:
         """v *= factor."""
         self.velocities *= factor
 
+    def transform_velocities(self, matrix):
+        """v <- v matrix, for row vectors; matrix : (3, 3)."""
+        self.velocities = self.velocities @ matrix
+
+    def map_cell(self, cell):
+        """Give the cell a new shape; the atoms keep their fractions of it."""
+        self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
+        self.cell = np.array(cell)
+
+    def shift_vector(self, row, axis, times):
+        """Add ``times`` (an integer) cell vectors ``axis`` to vector ``row``: the same lattice.
+
+        Positions stay; image counts follow, so that unwrapped positions stay too.
+        """
+        self.cell[row] += times * self.cell[axis]
+        self.images[:, axis] -= np.int32(times) * self.images[:, row]
+
     def add_noise(self, seed, stream, decay, energy):
         """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
         noise = standard_normals(seed, self.step, self.ids, stream)
         ornstein_uhlenbeck(self.velocities, noise, self.inverse_masses, decay, energy)
+
+    def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
+        """F += sqrt(strength m) noise - m v / relaxation_time; returns their power, sum of F v, eV/ps.
+
+        strength : 2 k T / (relaxation time x time step), eV/ps^2; chosen : a mask of the atoms, None for
+        all; centred : the noise adds up to zero over the whole system's chosen atoms.
+        """
+        chosen = slice(None) if chosen is None else chosen
+        mass = 1 / self.inverse_masses[chosen, None]
+        noise = np.sqrt(strength * mass) * standard_normals(seed, step, self.ids[chosen], stream)
+        if centred:
+            noise -= self.sum(noise.sum(axis=0)) / max(int(self.sum(len(noise))), 1)
+        velocities = self.velocities[chosen]
+        forces = noise - mass * velocities / relaxation_time
+        self.forces[chosen] += forces
+        return float(self.sum(float((forces * velocities).sum())))
 
     def largest_norms(self):
         """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms; infinity if one is not a number."""
