@@ -80,9 +80,9 @@ class Coupling:
             ramp.span(first, last)
 
 
-def pressure_components(system):
-    """(6,) bar, in the order xx yy zz yz xz xy."""
-    tensor = system.twice_kinetic_tensor() + system.virial
+def pressure_components(system, kinetic=None):
+    """(6,) bar, in the order xx yy zz yz xz xy; kinetic : the sum of m v v (3, 3), eV, if it is known."""
+    tensor = (system.twice_kinetic_tensor() if kinetic is None else kinetic) + system.virial
     return (tensor / system.volume * system.constants.pressure)[COLUMN, ROW]
 
 
@@ -190,10 +190,9 @@ class NoseHooverBarostat(NoseHooverChain):
         """Half a step of the strain rates under the difference of pressures."""
         half, scale = self.timestep / 2, system.constants.pressure
         mean, stress = self._target_pressure(system)
-        current = self.coupling.average(pressure_components(system))
-        kinetic = 0.0
+        tensor, kinetic = system.twice_kinetic_tensor(), 0.0  # a sum over all ranks: once
+        current = self.coupling.average(pressure_components(system, tensor))
         if self.martyna and len(self.diagonal):
-            tensor = system.twice_kinetic_tensor()
             kinetic = tensor[self.diagonal, self.diagonal].sum() / (len(self.diagonal) * system.n_atoms)
         drag = 1.0 - self.timestep * float(self.frequency[self.components].max()) * self.chain.drag
         for k in self.components:
