@@ -109,8 +109,10 @@ class NoseHooverBarostat(NoseHooverChain):
         W dw/dt = V (P - P_0) + [sum m v^2 over coupled directions] / (n N)
         dv/dt = F/m - (w + tr w / (n N)) v,  dh/dt = w h,  dx/dt = v + w x
 
-    target : T (K) of the step, or None for NPH; coupling : :class:`Coupling`; chain lengths;
-    drag : damping of both chains; martyna : include the 1/N terms; reference_every : steps after
+    target : T (K) of the step, or None for NPH; cell_target : T of the cell's chain where another
+    thermostat holds the atoms, None: target, or for NPH the temperature at the start;
+    coupling : :class:`Coupling`; chain lengths; drag : damping of both chains; martyna : include
+    the 1/N terms; reference_every : steps after
     which a stress (not hydrostatic) refers to the present cell, 0 for never.
     """
 
@@ -119,6 +121,7 @@ class NoseHooverBarostat(NoseHooverChain):
     def __init__(
         self, timestep, coupling, target=None, relaxation_time=0.1, chain_length=3, pressure_chain=3, drag=0.0,
         cycles=1, pressure_cycles=1, martyna=True, fixed_point=None, reference_every=0, flip=True, group=None,
+        cell_target=None,
     ):  # fmt: skip
         super().__init__(timestep, target, relaxation_time, chain_length, drag, cycles, group)
         kind = "NPH" if target is None else "NPT"
@@ -126,6 +129,7 @@ class NoseHooverBarostat(NoseHooverChain):
         self.coupling, self.martyna, self.flip = coupling, martyna, flip
         self.pressure_chain = Chain(pressure_chain, drag, pressure_cycles) if pressure_chain else None
         self.fixed_point, self.reference_every = fixed_point, reference_every
+        self.cell_target = target if cell_target is None else cell_target
         self.components = np.array(sorted(coupling.targets))
         self.diagonal = self.components[self.components < 3]
         self.frequency = 1 / np.array([coupling.times.get(k, math.inf) for k in range(6)])
@@ -134,8 +138,8 @@ class NoseHooverBarostat(NoseHooverChain):
         self.reference_cell = self.reference_volume = None
 
     def span(self, first, last):
-        if self.target is not None:
-            super().span(first, last)
+        if self.cell_target is not None:
+            self.cell_target.span(first, last)
         self.coupling.span(first, last)
 
     def start(self, system, restarted=False):
@@ -144,8 +148,9 @@ class NoseHooverBarostat(NoseHooverChain):
             self.reference_cell, self.reference_volume = system.cell.copy(), system.volume
         if self.fixed_point is None:
             self.fixed_point = system.origin + np.diag(system.cell) / 2
-        if self.target is not None:
-            self.mass_temperature = self.target(system.step)
+        if self.cell_target is not None:
+            if self.mass_temperature is None or not restarted:
+                self.mass_temperature = self.cell_target(system.step)
         elif self.mass_temperature is None:
             self.mass_temperature = self.temperature(system) or 300.0
         kt = system.constants.boltzmann * self.mass_temperature
@@ -155,7 +160,7 @@ class NoseHooverBarostat(NoseHooverChain):
     # ------------------------------------------------------------------ pieces of a half step
 
     def _kt(self, system):
-        at = self.mass_temperature if self.target is None else self.target(system.step + 1)
+        at = self.mass_temperature if self.cell_target is None else self.cell_target(system.step + 1)
         return system.constants.boltzmann * at
 
     def _chain_half_step(self, system):
