@@ -544,7 +544,7 @@ class Job:
         log(
             f"Minimised by {s.method}: {result.iterations} iterations, {result.evaluations} evaluations, "
             f"{result.reason}; energy {result.energies[0]:.6f} -> {result.energies[2]:.6f} eV, largest force component "
-            f"{result.largest_forces[1]:.2e} eV/Å"
+            f"{result.largest_forces[1]:.2e} eV/Å" + (f" ({result.advice})" if result.advice else "")
         )
         if box is not None:
             edges = np.linalg.norm(system.cell, axis=1)

@@ -16,6 +16,9 @@ from .errors import InputError
 
 METHODS = ("cg", "sd", "fire", "quickmin")
 _SMALL = 1e-8
+_STUCK = "linesearch alpha is zero"
+#: eV, and eV per atom where networks compute in float32: smaller changes of the energy are not told from rounding
+_UNRESOLVED, _UNRESOLVED_SINGLE = 1e-8, 1e-6
 
 
 class BoxRelaxation(Fix):
@@ -37,7 +40,10 @@ class BoxRelaxation(Fix):
 
 @dataclass
 class Outcome:
-    """How a minimisation ended; energies in eV, forces in eV/Å, per iteration."""
+    """How a minimisation ended; energies in eV, forces in eV/Å, per iteration.
+
+    advice : what the user may do about it, or nothing.
+    """
 
     reason: str
     iterations: int
@@ -45,6 +51,7 @@ class Outcome:
     energies: tuple[float, float, float]
     force_norms: tuple[float, float]
     largest_forces: tuple[float, float]
+    advice: str = ""
 
 
 class Minimizer:
@@ -72,6 +79,12 @@ class Minimizer:
         self.largest_move, self.timestep, self.norm = largest_move, timestep, norm
         self.evaluations = 0
         self._strains = {}
+        #: precision of the networks
+        self.precision = getattr(simulation.operators, "precision", "double")
+        #: eV
+        self.unresolved = _UNRESOLVED
+        if self.precision != "double":
+            self.unresolved = _UNRESOLVED_SINGLE * simulation.system.n_atoms
 
     # ------------------------------------------------------------------ coordinates
 
@@ -204,7 +217,7 @@ class Minimizer:
                 reason = "energy is not a number"
                 break
             if not moved:
-                reason = "linesearch alpha is zero"
+                reason = _STUCK
                 break
             change, size = abs(energy - previous), 0.5 * (abs(energy) + abs(previous) + _SMALL)
             quiet = state.get("quiet", True)
@@ -212,15 +225,21 @@ class Minimizer:
                 reason = "energy tolerance"
                 break
         norm, largest = math.sqrt(self._dot(force, force)), self._largest(force[0])
+        advice = ""
+        if reason == _STUCK and self.precision != "double":
+            advice = f"rounding in precision {self.precision} ended the minimisation; --precision double gets further"
         return Outcome(
-            reason, iteration, self.evaluations, (first, previous, energy), (first_norm, norm), (first_largest, largest)
-        )
+            reason, iteration, self.evaluations, (first, previous, energy), (first_norm, norm),
+            (first_largest, largest), advice,
+        )  # fmt: skip
 
     def _line_search(self, state, energy, force):
         """One step of conjugate gradients (Polak and Ribiere) or steepest descent.
 
-        The first step goes as far as allowed at most; then the secant of the slope is followed, with
-        a backtracking condition (Armijo, 0.4 would be strict; 1e-4 here).
+        The first step goes as far as allowed at most; then the secant of the slope is followed until
+        the slope has halved and the energy has not risen by more than its rounding errors: near the minimum
+        it changes by less than them, while slopes still tell the way (the approximate
+        Wolfe conditions of W. W. Hager and H. Zhang, SIAM J. Optim. 16, 170 (2005)).
         """
         fresh = self.method == "sd" or not state.get("searching")
         search = force if fresh else self._kept("search")
@@ -241,8 +260,7 @@ class Minimizer:
             new_energy, *new_force = self._evaluate()
             search = self._kept("search")
             new_slope = self._dot(search, new_force)
-            # close to the minimum differences of energies are lost in rounding: trust the slope there
-            rounding = 1e-13 * abs(energy) + 1e-14
+            rounding = self.unresolved + 1e-13 * abs(energy)
             if new_energy <= energy - 1e-4 * alpha * slope + rounding and abs(new_slope) <= 0.5 * abs(slope):
                 accepted = True
                 break
