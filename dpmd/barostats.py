@@ -80,9 +80,9 @@ class Coupling:
             ramp.span(first, last)
 
 
-def pressure_components(system):
-    """(6,) bar, in the order xx yy zz yz xz xy."""
-    tensor = system.twice_kinetic_tensor() + system.virial
+def pressure_components(system, kinetic=None):
+    """(6,) bar, in the order xx yy zz yz xz xy; kinetic : the sum of m v v (3, 3), eV, if it is known."""
+    tensor = (system.twice_kinetic_tensor() if kinetic is None else kinetic) + system.virial
     return (tensor / system.volume * system.constants.pressure)[COLUMN, ROW]
 
 
@@ -104,8 +104,10 @@ class NoseHooverBarostat(NoseHooverChain):
         W dw/dt = V (P - P_0) + [sum m v^2 over coupled directions] / (n N)
         dv/dt = F/m - (w + tr w / (n N)) v,  dh/dt = w h,  dx/dt = v + w x
 
-    target : T (K) of the step, or None for NPH; coupling : :class:`Coupling`; chain lengths;
-    drag : damping of both chains; martyna : include the 1/N terms; reference_every : steps after
+    target : T (K) of the step, or None for NPH; cell_target : T of the cell's chain where another
+    thermostat holds the atoms, None: target, or for NPH the temperature at the start;
+    coupling : :class:`Coupling`; chain lengths; drag : damping of both chains; martyna : include
+    the 1/N terms; reference_every : steps after
     which a stress (not hydrostatic) refers to the present cell, 0 for never.
     """
 
@@ -115,6 +117,7 @@ class NoseHooverBarostat(NoseHooverChain):
     def __init__(
         self, timestep, coupling, target=None, relaxation_time=0.1, chain_length=3, pressure_chain=3, drag=0.0,
         cycles=1, pressure_cycles=1, martyna=True, fixed_point=None, reference_every=0, flip=True, group=None,
+        cell_target=None,
     ):  # fmt: skip
         super().__init__(timestep, target, relaxation_time, chain_length, drag, cycles, group)
         kind = "NPH" if target is None else "NPT"
@@ -122,6 +125,7 @@ class NoseHooverBarostat(NoseHooverChain):
         self.coupling, self.martyna, self.flip = coupling, martyna, flip
         self.pressure_chain = Chain(pressure_chain, drag, pressure_cycles) if pressure_chain else None
         self.fixed_point, self.reference_every = fixed_point, reference_every
+        self.cell_target = target if cell_target is None else cell_target
         self.components = np.array(sorted(coupling.targets))
         self.diagonal = self.components[self.components < 3]
         self.frequency = 1 / np.array([coupling.times.get(k, math.inf) for k in range(6)])
@@ -130,8 +134,8 @@ class NoseHooverBarostat(NoseHooverChain):
         self.reference_cell = self.reference_volume = None
 
     def span(self, first, last):
-        if self.target is not None:
-            super().span(first, last)
+        if self.cell_target is not None:
+            self.cell_target.span(first, last)
         self.coupling.span(first, last)
 
     def start(self, system, restarted=False):
@@ -140,8 +144,9 @@ class NoseHooverBarostat(NoseHooverChain):
             self.reference_cell, self.reference_volume = system.cell.copy(), system.volume
         if self.fixed_point is None:
             self.fixed_point = system.origin + np.diag(system.cell) / 2
-        if self.target is not None:
-            self.mass_temperature = self.target(system.step)
+        if self.cell_target is not None:
+            if self.mass_temperature is None or not restarted:
+                self.mass_temperature = self.cell_target(system.step)
         elif self.mass_temperature is None:
             self.mass_temperature = self.temperature(system) or 300.0
         kt = system.constants.boltzmann * self.mass_temperature
@@ -151,7 +156,7 @@ class NoseHooverBarostat(NoseHooverChain):
     # ------------------------------------------------------------------ pieces of a half step
 
     def _kt(self, system):
-        at = self.mass_temperature if self.target is None else self.target(system.step + 1)
+        at = self.mass_temperature if self.cell_target is None else self.cell_target(system.step + 1)
         return system.constants.boltzmann * at
 
     def _chain_half_step(self, system):
@@ -186,10 +191,9 @@ class NoseHooverBarostat(NoseHooverChain):
         """Half a step of the strain rates under the difference of pressures."""
         half, scale = self.timestep / 2, system.constants.pressure
         mean, stress = self._target_pressure(system)
-        current = self.coupling.average(pressure_components(system))
-        kinetic = 0.0
+        tensor, kinetic = system.twice_kinetic_tensor(), 0.0  # a sum over all ranks: once
+        current = self.coupling.average(pressure_components(system, tensor))
         if self.martyna and len(self.diagonal):
-            tensor = system.twice_kinetic_tensor()
             kinetic = tensor[self.diagonal, self.diagonal].sum() / (len(self.diagonal) * system.n_atoms)
         drag = 1.0 - self.timestep * float(self.frequency[self.components].max()) * self.chain.drag
         for k in self.components:

@@ -39,6 +39,8 @@ def simulation(
     aparam=None,
     hooks=(),
     safe=True,
+    processes=None,
+    decomposition="node",
     **ensemble_options,
 ):
     """A :class:`~dpmd.simulation.Simulation`, ready to run.
@@ -53,6 +55,9 @@ def simulation(
     device, precision, threads, skin : as for Potential; fparam, aparam : for models that have them.
     hooks : :class:`~dpmd.simulation.Hook` objects; safe : stop with the names of the worst atoms when
     a step moves one by more than 1 Å.
+    processes : ranks that share the work, e.g. ``dpmd.parallel.Processes(MPI.COMM_WORLD)``; all of them call
+    this with the same atoms and model, and then the same methods.  :meth:`~dpmd.simulation.Simulation.every`
+    tells what callbacks see.  decomposition : ``"node"`` or ``"rank"`` (then each rank must be a node).
 
     Raises InputError for whatever does not fit.
     """
@@ -64,17 +69,22 @@ def simulation(
             potential = Potential(model, device, precision, threads, skin=skin)
         except ModelError as error:
             raise InputError(str(error)) from error
+    several = processes is not None and processes.size > 1
+    if several and potential.device != "cpu":
+        raise InputError('several ranks compute on CPUs only; give device="cpu"')
     system = potential.system(atoms)
     kelvin = initial_temperature_K
     if kelvin is None and settings.temperature_K and not system.velocities.any():
         kelvin = settings.temperature_K[0]
     if kelvin is not None:
         ensembles.draw_velocities(system, kelvin, seed)
+    if several:
+        system = system.with_atoms(system.records()[: None if processes.root else 0], processes)
     timestep = timestep_fs * 1e-3
     made = Simulation(
         system,
         potential.operators,
-        potential.domain(),
+        potential.domain(processes, decomposition),
         ensembles.create(settings, timestep, steps, seed),
         hooks,
         {"frame_parameters": fparam, "atomic_parameters": aparam},

@@ -32,7 +32,7 @@ class DP(Calculator):
     model : path of a model file; label : as in ASE; type_dict or type_map : ``{symbol: type}`` or
     a list of symbols, if they differ from the model's own; neighbor_list : accepted and unused;
     head : refused, since models with several heads are not read.
-    device, precision, threads, skin : see :class:`dpmd.Potential`.
+    device, precision, threads, tabulate, skin, low_rank, rank : see :class:`dpmd.Potential`.
     fparam, aparam : frame and atomic parameters, for models that have them.
 
     Results: energy, free_energy (eV), forces (eV/Å), stress (eV/Å^3, tension positive, Voigt xx yy zz
@@ -57,7 +57,10 @@ class DP(Calculator):
         device="auto",
         precision="double",
         threads=None,
+        tabulate=True,
         skin=1.0,
+        low_rank=True,
+        rank=None,
         type_map=None,
         fparam=None,
         aparam=None,
@@ -68,7 +71,7 @@ class DP(Calculator):
         super().__init__(label=label, **kwargs)
         if head is not None:
             raise ValueError(f"head={head!r}: models with several heads are not supported; freeze one head first")
-        self.potential = Potential(model, device, precision, threads, skin=skin)
+        self.potential = Potential(model, device, precision, threads, tabulate, skin, low_rank, rank)
         self.type_map = dict(type_dict) if type_dict else tuple(type_map or self.potential.type_map)
         self.fparam, self.aparam = fparam, aparam
         #: Å^3, 0 where there is no stress; kept while the cell stays

@@ -64,14 +64,14 @@ def summary(virial, force, energy):
     virial : (..., 3, 3); force : (..., n); energy : (...,), as the functions above return them.
     The average of a virial is the root mean square over components, that of a force the mean.
     """
+    forces = force.max(axis=-1), force.min(axis=-1), force.mean(axis=-1)
+    return np.stack([*virial_summary(virial), *forces, energy], axis=-1)
+
+
+def virial_summary(virial):
+    """Greatest, least and root mean square component, (...,) each, of a deviation (..., 3, 3)."""
     flat = virial.reshape(*virial.shape[:-2], 9)
-    return np.stack(
-        [
-            flat.max(axis=-1), flat.min(axis=-1), np.sqrt((flat**2).mean(axis=-1)),
-            force.max(axis=-1), force.min(axis=-1), force.mean(axis=-1), energy,
-        ],
-        axis=-1,
-    )  # fmt: skip
+    return flat.max(axis=-1), flat.min(axis=-1), np.sqrt((flat**2).mean(axis=-1))
 
 
 def header(atomic=False):

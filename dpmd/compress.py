@@ -50,13 +50,33 @@ def _as_compressed(model):
     return replace(model, descriptor=model.descriptor.map_embeddings(lambda e, _: replace(e, table_from_file=True)))
 
 
-def _evaluate(model, precision, atoms, types):
+def _lists(model, atoms, types):
+    """A system and its domain with lists within the cutoff."""
     system = System(
         np.arange(1, len(atoms) + 1), types, np.ones(len(atoms)), atoms.positions.copy(), np.zeros((len(atoms), 3)),
         atoms.cell.array.copy(), np.array(atoms.pbc), tuple(model.type_map),
     )  # fmt: skip
     domain = SerialDomain(model.cutoff, 0.0, model.n_types)
     domain.update(system)
+    return system, domain
+
+
+def _mean_neighbors(model, atoms, types):
+    """(T, T) mean numbers of neighbours of each type; NaN for centres that the structure lacks."""
+    _, domain = _lists(model, atoms, types)
+    found, centres = domain.neighbors, np.asarray(domain.types[: len(atoms)])
+    of = np.repeat(np.arange(len(atoms)), found.count)
+    place = np.concatenate([np.arange(f, f + c) for f, c in zip(found.first, found.count, strict=True)] or [[]])
+    neighbors = np.asarray(domain.types)[found.indices[place.astype(np.int64)]]
+    known = (centres[of] >= 0) & (neighbors >= 0)
+    total = np.zeros((model.n_types, model.n_types))
+    np.add.at(total, (centres[of][known], neighbors[known]), 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return total / np.bincount(centres[centres >= 0], minlength=model.n_types)[:, None]
+
+
+def _evaluate(model, precision, atoms, types):
+    system, domain = _lists(model, atoms, types)
     fitting = model.fitting
     result = CpuOperators(model, precision).evaluate(
         domain.positions, domain.types, domain.neighbors, domain.forces,
@@ -78,10 +98,12 @@ def _read_structure(path):
     return atoms
 
 
-def compress(path, output, structure=None, overwrite=False, report=print):
+def compress(path, output, structure=None, overwrite=False, rank=None, report=print):
     """Write a tabulated copy of a model and report the error that the tables make.
 
-    output : ``.dptab``, or ``.dp`` or ``.yaml`` with the tables where DeePMD-kit keeps them.
+    output : ``.dptab``, or ``.dp`` or ``.yaml`` with the tables where DeePMD-kit keeps them; structure : file
+    on which errors are measured and, for ``.dptab``, for whose numbers of neighbours the low-rank bases are
+    the cheapest; rank : functions of every basis, instead of as many as the tolerance needs.
     Raises InputError for models that cannot be read or tabulated, and for existing files.
     """
     output = Path(output)
@@ -91,19 +113,22 @@ def compress(path, output, structure=None, overwrite=False, report=print):
         raise InputError(f"{output}: the suffix tells the format; choose .dptab, .dp or .yaml")
     if not output.parent.is_dir():
         raise InputError(f"{output}: the folder {output.parent} does not exist")
+    if rank is not None and (rank < 1 or output.suffix != ".dptab"):
+        raise InputError(f"--rank {rank}: give 1 or more, for a .dptab; other formats hold all outputs of the networks")
     try:
         model = load(path)
         if model.source.format.startswith(dptab.FORMAT_NAME) and output.suffix == ".dptab":
             raise InputError(f"{path} is a table file already; give the model that it was made from")
         table = tabulate(model)
-        table = add_low_rank(table) if output.suffix == ".dptab" else _as_compressed(table)
+        counts = None
         if structure is not None:
             atoms = _read_structure(structure)
             types = assign_types(atoms.symbols, model.type_map, structure)
-            where = str(structure)
+            where, counts = str(structure), _mean_neighbors(model, atoms, types)
         else:
             atoms, types = trial_structure(model)
             where = f"{len(atoms)} atoms at random"
+        table = add_low_rank(table, rank=rank, counts=counts) if output.suffix == ".dptab" else _as_compressed(table)
         notes = write(table, output)
         loaded = load(output)
     except ModelError as error:

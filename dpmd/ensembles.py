@@ -384,8 +384,9 @@ def create(settings, timestep, steps, seed):
         if settings.barostat == "mtk":
             chain = target is not None and settings.thermostat == "nose-hoover"
             barostat = NoseHooverBarostat(
-                timestep, coupling, target if chain else None, tau, settings.chain_length, settings.chain_length
-            )
+                timestep, coupling, target if chain else None, tau, settings.chain_length, settings.chain_length,
+                cell_target=target,
+            )  # fmt: skip
             if chain or target is None:
                 return barostat
             parts["barostat"] = barostat

@@ -52,8 +52,8 @@ class Together(Fix):
         return sum(part.potential_energy() for part in self.parts.values())
 
     def degrees_of_freedom(self, system):
-        """3 N - 3: as if the total momentum were conserved."""
-        return 3 * system.n_atoms - (3 if system.n_atoms > 1 else 0)
+        """3 N, less 3 where no part changes the total momentum (and it is zero)."""
+        return 3 * system.n_atoms - (3 if self.momentum_conserved and system.n_atoms > 1 else 0)
 
     def span(self, first, last):
         for part in self.parts.values():

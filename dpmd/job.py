@@ -12,7 +12,7 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
 from dpmd.models.lowrank import describe_low_rank
-from dpmd.parallel import NodeDomain, OneProcess, RankDomain
+from dpmd.parallel import OneProcess
 from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
@@ -193,7 +193,7 @@ class Job:
                 )
         try:
             others = [
-                Potential(self.base / f, run.device, run.precision, run.threads, not run.no_tabulate, run.skin)
+                Potential(self.base / f, device, run.precision, threads, not run.no_tabulate, run.skin)
                 for f in model.committee or ()
             ]
             self.committee = Committee(potential, others)
@@ -234,20 +234,6 @@ class Job:
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
         return system, ensemble, self._positions(info["outputs"])
-
-    def _refuse_several_processes(self):
-        """Raises InputError for what is computed by one process only."""
-        s = self.settings
-        if self.processes.size == 1:
-            return
-        for section, wanted, what in (
-            (s.ensemble, s.ensemble.type in ("npt", "nph"), f"type = {s.ensemble.type!r}"),
-            (s.minimize, s.minimize.method != "none", "a minimisation"),
-            (s.model, bool(s.model.committee), "a committee"),
-            *((o, o.atom_energies or o.atom_virials, "atom_energies and atom_virials") for o in s.output),
-        ):
-            if wanted:
-                raise InputError(f"{section.where()}: {what} runs as one process for now; start md-run without MPI")
 
     def _make_lower_triangular(self, system):
         """Rotate a cell that may change to the form that barostats need."""
@@ -304,11 +290,8 @@ class Job:
 
     def _domain(self, potential):
         """Who computes what, as the input asks; collective."""
-        run, model = self.settings.run, potential.model
-        if self.processes.size == 1:
-            return potential.domain()
-        kind = RankDomain if run.decomposition == "rank" else NodeDomain
-        return kind(self.processes, model.cutoff, run.skin, model.n_types, potential.operators.threads, run.balance)
+        run = self.settings.run
+        return potential.domain(self.processes, run.decomposition, run.balance)
 
     # ------------------------------------------------------------------ the log
 
@@ -449,7 +432,6 @@ class Job:
         """
         s = self.settings
         root = self.processes.root
-        self._refuse_several_processes()
         self.processes.on_root(self._check_outputs)
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
@@ -499,7 +481,7 @@ class Job:
             model, key = s.model, OutputFile(self.deviation_path, "").key
             named[key] = ModelDeviation(
                 model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
-                model.relative_v_eV, position=outputs.get(key),
+                model.relative_v_eV, position=outputs.get(key), opened=root,
             )  # fmt: skip
         saver = checkpoint.Checkpoint(
             s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
@@ -549,17 +531,16 @@ class Job:
             targets = {k: s.pressure_bar if k < 3 else 0.0 for k in range(6 if s.coupling == "tri" else 3)}
             box = BoxRelaxation(targets, ((0, 1, 2),) if s.coupling == "iso" else (), 5e-3)
         step = system.step
-        by_id = np.zeros((int(system.ids.max()) + 1, 3))
-        by_id[system.ids] = system.velocities
+        system.carried["velocities"] = system.velocities.copy()
         result = Minimizer(
             simulation, s.method, s.energy_tolerance, s.force_tolerance_eV_A, s.max_iterations, 20 * s.max_iterations,
             s.max_move_A, simulation.ensemble.timestep, "max", box,
         ).run()  # fmt: skip
-        system.step, system.velocities = step, by_id[system.ids]
+        system.step, system.velocities = step, system.carried.pop("velocities")
         log(
             f"Minimised by {s.method}: {result.iterations} iterations, {result.evaluations} evaluations, "
             f"{result.reason}; energy {result.energies[0]:.6f} -> {result.energies[2]:.6f} eV, largest force component "
-            f"{result.largest_forces[1]:.2e} eV/Å"
+            f"{result.largest_forces[1]:.2e} eV/Å" + (f" ({result.advice})" if result.advice else "")
         )
         if box is not None:
             edges = np.linalg.norm(system.cell, axis=1)

@@ -1,7 +1,8 @@
 """Minimisation of the energy, or of the enthalpy if the cell relaxes too.
 
 All minimisers see one vector of coordinates: the atoms' positions in the frame of the first cell
-and, scaled to be about as stiff, the strains of the cell.
+and, scaled to be about as stiff, the strains of the cell.  On several ranks each has its atoms' part
+of a vector and all of the strains; sums and maxima over ranks are the same on all, and so are decisions.
 """
 
 import math
@@ -15,6 +16,9 @@ from .errors import InputError
 
 METHODS = ("cg", "sd", "fire", "quickmin")
 _SMALL = 1e-8
+_STUCK = "linesearch alpha is zero"
+#: eV, and eV per atom where networks compute in float32: smaller changes of the energy are not told from rounding
+_UNRESOLVED, _UNRESOLVED_SINGLE = 1e-8, 1e-6
 
 
 class BoxRelaxation(Fix):
@@ -36,7 +40,10 @@ class BoxRelaxation(Fix):
 
 @dataclass
 class Outcome:
-    """How a minimisation ended; energies in eV, forces in eV/Å, per iteration."""
+    """How a minimisation ended; energies in eV, forces in eV/Å, per iteration.
+
+    advice : what the user may do about it, or nothing.
+    """
 
     reason: str
     iterations: int
@@ -44,6 +51,7 @@ class Outcome:
     energies: tuple[float, float, float]
     force_norms: tuple[float, float]
     largest_forces: tuple[float, float]
+    advice: str = ""
 
 
 class Minimizer:
@@ -53,7 +61,7 @@ class Minimizer:
     energy_tolerance : stop when the energy changes by less than this fraction; force_tolerance : eV/Å, stop
     when the norm of the force vector is below; both 0: never.
     largest_move : Å per iteration and atom; timestep : ps, of fire and quickmin; norm : ``two`` or ``max``.
-    box : :class:`BoxRelaxation` or None; frozen : function(system) that returns a mask of atoms that stay, or None.
+    box : :class:`BoxRelaxation` or None.
     after : called with the simulation after each iteration.
     """
 
@@ -70,6 +78,13 @@ class Minimizer:
         self.iterations, self.most_evaluations = iterations, evaluations
         self.largest_move, self.timestep, self.norm = largest_move, timestep, norm
         self.evaluations = 0
+        self._strains = {}
+        #: precision of the networks
+        self.precision = getattr(simulation.operators, "precision", "double")
+        #: eV
+        self.unresolved = _UNRESOLVED
+        if self.precision != "double":
+            self.unresolved = _UNRESOLVED_SINGLE * simulation.system.n_atoms
 
     # ------------------------------------------------------------------ coordinates
 
@@ -138,24 +153,48 @@ class Minimizer:
         self.evaluations += 1
         return self._gradient()
 
+    def _dots(self, *pairs):
+        """Products of pairs of vectors."""
+        atoms = self.system.sum(np.array([(a[0] * b[0]).sum() for a, b in pairs]))
+        return [float(part + a[1] @ b[1]) for part, (a, b) in zip(atoms, pairs, strict=True)]
+
     def _dot(self, a, b):
-        return float(self.system.sum(float((a[0] * b[0]).sum()))) + float(a[1] @ b[1])
+        return self._dots((a, b))[0]
+
+    def _largest(self, atoms):
+        """Greatest absolute value of a per-atom array, of all atoms."""
+        return float(self.system.processes.largest(float(np.abs(atoms).max(initial=0.0))))
 
     def _size(self, force):
         if self.norm == "max":
-            return max(float(np.abs(part).max(initial=0.0)) for part in force)
+            return max(self._largest(force[0]), float(np.abs(force[1]).max(initial=0.0)))
         return math.sqrt(self._dot(force, force))
+
+    # vectors whose atoms' part goes where the atoms go
+
+    def _keep(self, name, vector):
+        self.system.carried[name], self._strains[name] = vector
+
+    def _kept(self, name):
+        return self.system.carried[name], self._strains[name]
 
     # ------------------------------------------------------------------ the loop
 
     def run(self):
         """Minimise; returns an :class:`Outcome`."""
+        try:
+            return self._run()
+        finally:
+            for name in self._strains:
+                del self.system.carried[name]
+
+    def _run(self):
         self._begin()
         energy, *force = self._evaluate()
         first, first_norm = energy, math.sqrt(self._dot(force, force))
-        first_largest = float(np.abs(force[0]).max(initial=0.0))
+        first_largest = self._largest(force[0])
         previous = energy
-        state = {"search": None}
+        state = {}
         reason, iteration = "max iterations", 0
         while iteration < self.iterations:
             if self._size(force) <= self.force_tolerance:
@@ -178,46 +217,50 @@ class Minimizer:
                 reason = "energy is not a number"
                 break
             if not moved:
-                reason = "linesearch alpha is zero"
+                reason = _STUCK
                 break
             change, size = abs(energy - previous), 0.5 * (abs(energy) + abs(previous) + _SMALL)
             quiet = state.get("quiet", True)
             if self.energy_tolerance and quiet and change < self.energy_tolerance * size:
                 reason = "energy tolerance"
                 break
-        norm, largest = math.sqrt(self._dot(force, force)), float(np.abs(force[0]).max(initial=0.0))
+        norm, largest = math.sqrt(self._dot(force, force)), self._largest(force[0])
+        advice = ""
+        if reason == _STUCK and self.precision != "double":
+            advice = f"rounding in precision {self.precision} ended the minimisation; --precision double gets further"
         return Outcome(
-            reason, iteration, self.evaluations, (first, previous, energy), (first_norm, norm), (first_largest, largest)
-        )
+            reason, iteration, self.evaluations, (first, previous, energy), (first_norm, norm),
+            (first_largest, largest), advice,
+        )  # fmt: skip
 
     def _line_search(self, state, energy, force):
         """One step of conjugate gradients (Polak and Ribiere) or steepest descent.
 
-        The first step goes as far as allowed at most; then the secant of the slope is followed, with
-        a backtracking condition (Armijo, 0.4 would be strict; 1e-4 here).
+        The first step goes as far as allowed at most; then the secant of the slope is followed until
+        the slope has halved and the energy has not risen by more than its rounding errors: near the minimum
+        it changes by less than them, while slopes still tell the way (the approximate
+        Wolfe conditions of W. W. Hager and H. Zhang, SIAM J. Optim. 16, 170 (2005)).
         """
-        search = state["search"]
-        if self.method == "sd" or search is None:
-            search = [force[0].copy(), force[1].copy()]
-        slope = self._dot(search, force)
+        fresh = self.method == "sd" or not state.get("searching")
+        search = force if fresh else self._kept("search")
+        slope, square = self._dots((search, force), (force, force))
         if slope <= 0:
-            search, slope = [force[0].copy(), force[1].copy()], self._dot(force, force)
-        ids = self.system.ids.copy()
-        largest = float(np.abs(search[0]).max(initial=0.0))
+            search, slope = force, square
+        self._keep("search", search)
+        self._keep("force", force)
+        largest = self._largest(search[0])
         limit = self.largest_move / largest if largest > 0 else math.inf
         if self.box and np.abs(search[1]).max(initial=0.0) > 0:
             limit = min(limit, self.box.largest * self.stiffness / float(np.abs(search[1]).max()))
         alpha = min(state.get("alpha", limit), limit)
         at, accepted = 0.0, None
-        old_force = force
         for _ in range(12):
             self._move((alpha - at) * search[0], (alpha - at) * search[1])
             at = alpha
             new_energy, *new_force = self._evaluate()
-            search, old_force, ids = self._follow(ids, search, old_force)
+            search = self._kept("search")
             new_slope = self._dot(search, new_force)
-            # close to the minimum differences of energies are lost in rounding: trust the slope there
-            rounding = 1e-13 * abs(energy) + 1e-14
+            rounding = self.unresolved + 1e-13 * abs(energy)
             if new_energy <= energy - 1e-4 * alpha * slope + rounding and abs(new_slope) <= 0.5 * abs(slope):
                 accepted = True
                 break
@@ -238,25 +281,15 @@ class Minimizer:
         if not accepted:
             self._move(-at * search[0], -at * search[1])
             energy, *force = self._evaluate()
-            if state["search"] is None:
-                return False, energy, force
-            state["search"] = None
-            return True, energy, force
+            searching, state["searching"] = state.get("searching"), False
+            return bool(searching), energy, force
         beta = 0.0
         if self.method == "cg":
-            square = self._dot(old_force, old_force)
-            beta = max(0.0, (self._dot(new_force, new_force) - self._dot(new_force, old_force)) / square)
-        state["search"] = [new_force[0] + beta * search[0], new_force[1] + beta * search[1]]
-        state["ids"], state["alpha"] = self.system.ids.copy(), alpha
+            new_square, mixed = self._dots((new_force, new_force), (new_force, self._kept("force")))
+            beta = max(0.0, (new_square - mixed) / square)
+        self._keep("search", [new_force[0] + beta * search[0], new_force[1] + beta * search[1]])
+        state["searching"], state["alpha"] = True, alpha
         return True, new_energy, new_force
-
-    def _follow(self, ids, *arrays):
-        """Bring per-atom parts of vectors into the present order of the atoms."""
-        now = self.system.ids
-        if np.array_equal(ids, now):
-            return *arrays, ids
-        place = np.argsort(ids)[np.searchsorted(np.sort(ids), now)]
-        return *([a[0][place], a[1]] for a in arrays), now.copy()
 
     def _damped_step(self, state, energy, force):
         """One step of FIRE (E. Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006)) or quickmin.
@@ -268,13 +301,12 @@ class Minimizer:
             state |= {"dt": self.timestep, "mixing": 0.1, "uphill": 0}
             system.velocities[:] = 0.0
         f, v = force[0], system.velocities
-        power = float(system.sum(float((f * v).sum())))
-        square = max(self._dot([f, force[1]], [f, force[1]]), 1e-300)
+        power, square, speed2 = map(float, system.sum(np.array([(f * v).sum(), (f * f).sum(), (v * v).sum()])))
+        square = max(square, 1e-300)
         if self.method == "quickmin":
             v[:] = f * (power / square) if power > 0 else 0.0
         elif power > 0:
-            speed = math.sqrt(system.sum(float((v * v).sum())))
-            v[:] = (1 - state["mixing"]) * v + state["mixing"] * speed / math.sqrt(square) * f
+            v[:] = (1 - state["mixing"]) * v + state["mixing"] * math.sqrt(speed2 / square) * f
             if state["uphill"] > 20:
                 state["dt"] = min(1.1 * state["dt"], 10 * self.timestep)
                 state["mixing"] *= 0.99
@@ -284,7 +316,7 @@ class Minimizer:
             state["dt"], state["mixing"], state["uphill"] = max(0.5 * state["dt"], 0.02 * self.timestep), 0.1, 0
         v += state["dt"] * f * system.inverse_masses[:, None]
         dt = state["dt"]
-        fastest = float(np.abs(v).max(initial=0.0))
+        fastest = self._largest(v)
         if fastest * dt > self.largest_move:
             dt = self.largest_move / fastest
         system.positions += dt * v

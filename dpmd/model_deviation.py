@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .committee import COLUMNS, force_deviation, summary, virial_deviation
+from .committee import COLUMNS, force_deviation, virial_deviation, virial_summary
 from .errors import InputError
 from .simulation import Hook
 
@@ -36,11 +36,14 @@ class Committee:
         self.first, self.others = first, others
 
     def evaluate(self, simulation):
-        """Forces (models, n, 3) eV/Å and virials (models, 3, 3) eV of all models at the present positions."""
+        """Forces (models, n, 3) eV/Å and virials (models, 3, 3) eV of all models at the present positions.
+
+        Forces are those on this process's atoms, virials the whole system's.  Collective.
+        """
         domain, system = simulation.domain, simulation.system
-        forces, virials, missing = [], [], [self.first, *self.others]
+        forces, virials, missing, there = [], [], [self.first, *self.others], []
         if not simulation.ensemble.changes_forces:  # then the first model's are there
-            forces, virials, missing = [system.forces.copy()], [system.virial], self.others
+            forces, there, missing = [system.forces.copy()], [system.virial], self.others
         for potential in missing:
             buffer = np.zeros_like(domain.forces)
             result = potential.operators.evaluate(
@@ -48,7 +51,7 @@ class Committee:
             )
             forces.append(domain.fold(buffer).copy())
             virials.append(result.virials[0])
-        return np.array(forces), np.array(virials)
+        return np.array(forces), np.array([*there, *system.sum(np.array(virials))])
 
 
 class ModelDeviation(Hook):
@@ -56,20 +59,25 @@ class ModelDeviation(Hook):
 
     every : steps; path : file; committee : :class:`Committee`; atomic : also every atom's, in id
     order; relative, relative_v : levels, or None; energy_factor : energy unit of the file per
-    eV; position : bytes to keep of the file (None: start anew); up_to : keep the file's rows up to this step.
+    eV; position : bytes to keep of the file (None: start anew); up_to : keep the file's rows up to this step;
+    opened : False on ranks that only contribute their atoms.
     """
 
     format = "model_devi"
+    several_ranks = True
 
     def __init__(
         self, every, path, committee, atomic=False, relative=None, relative_v=None, energy_factor=1.0, position=None,
-        up_to=None,
+        up_to=None, opened=True,
     ):  # fmt: skip
         self.every, self.path, self.committee = every, Path(path), committee
         self.atomic, self.relative, self.relative_v, self.factor = atomic, relative, relative_v, energy_factor
         self.last_step = None
         if up_to is not None and self.path.exists():
             position = self._end_of(up_to)
+        self.last, self.file = None, None
+        if not opened:
+            return
         self.file = open(path, "w" if position is None else "r+", encoding="utf-8")  # noqa: SIM115
         if position is not None:
             self.file.truncate(position)
@@ -77,7 +85,6 @@ class ModelDeviation(Hook):
         if not position:
             names = [*NAMES, "atm_devi_f(N)"] if atomic else NAMES
             self.file.write("#" + "step".rjust(11) + "".join(name.rjust(19) for name in names) + "\n")
-        self.last = None
 
     def _end_of(self, step):
         """Bytes of the file up to and with the row of ``step``."""
@@ -102,8 +109,13 @@ class ModelDeviation(Hook):
         forces, virials = forces * self.factor, virials * self.factor
         f = force_deviation(forces, self.relative)
         v = virial_deviation(virials, system.n_atoms, self.relative_v)
-        self.last = summary(v, f, np.zeros(()))[:6]
-        values = [*self.last, *(f[np.argsort(system.ids)] if self.atomic else ())]
+        most, least = system.processes.largest(np.array([f.max(initial=-np.inf), (-f).max(initial=-np.inf)]))
+        self.last = np.array([*virial_summary(v), most, -least, system.sum(f.sum()) / max(system.n_atoms, 1)])
+        order = system.gathered(system.ids) if self.atomic else None
+        atoms = system.gathered(f) if self.atomic else ()
+        if self.file is None:
+            return
+        values = [*self.last, *(atoms[np.argsort(order)] if self.atomic else ())]
         self.file.write(f"{system.step:12d} " + " ".join(f"{value:18.6e}" for value in values) + "\n")
         self.file.flush()
 
@@ -113,8 +125,10 @@ class ModelDeviation(Hook):
         return self.file.tell()
 
     def finish(self, simulation):
-        self.file.flush()
+        if self.file is not None:
+            self.file.flush()
 
     def close(self):
         """Close the file."""
-        self.file.close()
+        if self.file is not None:
+            self.file.close()

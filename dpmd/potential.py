@@ -8,7 +8,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.models import ModelError
 from dpmd.models.cache import load_for_operators
-from dpmd.parallel import SerialDomain
+from dpmd.parallel import NodeDomain, RankDomain, SerialDomain
 from dpmd.parallel.batch import Batch
 from dpmd.parallel.domain import UnusableStructure, complete_cell
 
@@ -86,9 +86,17 @@ class Potential:
         """Names of the model's types."""
         return self.model.type_map
 
-    def domain(self):
-        """A new :class:`dpmd.parallel.SerialDomain` for this potential's cutoff and threads."""
-        return SerialDomain(self.model.cutoff, self.skin, self.model.n_types, self.operators.threads)
+    def domain(self, processes=None, decomposition="node", balance="atoms"):
+        """A new domain for this potential's cutoff and threads.
+
+        processes : the :class:`~dpmd.parallel.Processes` that it is spread over, None for this one alone;
+        decomposition : ``"node"`` or ``"rank"``; balance : see :class:`~dpmd.parallel.NodeDomain`.
+        Collective.
+        """
+        arguments = self.model.cutoff, self.skin, self.model.n_types, self.operators.threads
+        if processes is None or processes.size == 1:
+            return SerialDomain(*arguments)
+        return (RankDomain if decomposition == "rank" else NodeDomain)(processes, *arguments, balance)
 
     def system(self, atoms, types=None):
         """A :class:`~dpmd.system.System` from ASE Atoms (positions, cell, masses, velocities).

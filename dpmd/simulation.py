@@ -54,7 +54,9 @@ class Hook:
 
 
 class Callback(Hook):
-    """Calls ``function(simulation)`` every so many steps."""
+    """Calls ``function(simulation)`` every so many steps, on every rank."""
+
+    several_ranks = True
 
     def __init__(self, every, function):
         self.every, self.function = every, function
@@ -80,11 +82,6 @@ class Simulation:
     def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
-        alone = sorted({type(hook).__name__ for hook in self.hooks if not hook.several_ranks})
-        if alone and system.processes.size > 1:
-            raise RunError.everywhere_raised(
-                f"{', '.join(alone)}: not available on several ranks; start md-run without the MPI launcher"
-            )
         self.timers = Timers()
         self.steps_done = 0
         #: how often forces were computed
@@ -109,6 +106,11 @@ class Simulation:
         The arrays of ``simulation.system`` are the simulation's own, not copies: positions, velocities
         and forces may be read and changed in place; to keep them, copy.  Atoms are in spatial order,
         which changes now and then; ``system.ids`` tells who is who.  Returns the hook.
+
+        On several ranks each calls the function, and its arrays hold the rank's part of the atoms, which
+        come and go.  ``system.sum(x)`` adds up a number or array over ranks; ``system.whole()`` is the
+        system with all atoms on root, in id order, and None elsewhere; ``system.kinetic_energy`` and
+        ``observables()`` are sums too.  All ranks must call these together, and decide alike.
         """
         self.hooks.append(Callback(steps, function))
         return self.hooks[-1]
@@ -168,6 +170,9 @@ class Simulation:
         ``restarted``: forces came from a checkpoint, and what was due at this step is done.
         Hooks finish in reverse order, after an error too.
         """
+        alone = sorted({type(hook).__name__ for hook in self.hooks if not hook.several_ranks})
+        if alone and self.system.processes.size > 1:
+            raise RunError.everywhere_raised(f"{', '.join(alone)}: not available on several ranks; use one")
         if restarted:
             self.domain.rebuild(self.system)
         else:

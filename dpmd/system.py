@@ -46,6 +46,8 @@ class System:
     n_atoms: int = None
     #: those that hold parts of the system
     processes: OneProcess = field(default_factory=OneProcess)
+    #: {name: (n, ...)}: whatever else is to stay with the atoms when they are reordered or change ranks
+    carried: dict = field(default_factory=dict)
 
     def __post_init__(self):
         n = len(self.ids)
@@ -68,11 +70,14 @@ class System:
         """Reorder the atoms."""
         for name in _per_atom:
             setattr(self, name, getattr(self, name)[order])
+        for name, values in self.carried.items():
+            self.carried[name] = values[order]
         self._set_inverse_masses()
 
     def records(self):
         """The atoms as one structured array (n,), with a field for every per-atom array."""
         arrays = {name: getattr(self, name) for name in _per_atom}
+        arrays |= {f"carried {name}": values for name, values in self.carried.items()}
         out = np.empty(len(self), [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
         for name, array in arrays.items():
             out[name] = array
@@ -82,6 +87,8 @@ class System:
         """Hold these atoms, and no others, from now on."""
         for name in _per_atom:
             setattr(self, name, np.ascontiguousarray(records[name]))
+        for name in self.carried:
+            self.carried[name] = np.ascontiguousarray(records[f"carried {name}"])
         self._set_inverse_masses()
 
     def sum(self, value):
@@ -100,9 +107,16 @@ class System:
             return None
         return self.with_atoms(records[np.argsort(records["ids"])], OneProcess(), energy=energy, virial=virial)
 
+    def gathered(self, values):
+        """Values (n, ...) of all processes' atoms, in the order of :meth:`whole`, on root; None elsewhere."""
+        if self.processes.size == 1:
+            return values
+        ids, values = self.processes.gather(self.ids), self.processes.gather(values)
+        return None if ids is None else values[np.argsort(ids)]
+
     def with_atoms(self, records, processes, **changes):
         """A copy that holds the atoms ``records`` and belongs to ``processes``."""
-        other = replace(self, processes=processes, cell=self.cell.copy(), **changes)
+        other = replace(self, processes=processes, cell=self.cell.copy(), carried=dict(self.carried), **changes)
         other.set_records(records)
         return other
 
@@ -212,7 +226,7 @@ class System:
         """The same atoms in arrays of their own; ``into``: an earlier copy, whose arrays are used again."""
         if into is None or len(into) != len(self):
             kept = ("positions", "velocities", "forces", "cell")
-            return replace(self, **{name: getattr(self, name).copy() for name in kept})
+            return replace(self, carried={}, **{name: getattr(self, name).copy() for name in kept})
         into.ids, into.types, into.masses, into.images = self.ids, self.types, self.masses, self.images
         into.positions[:], into.velocities[:], into.forces[:] = self.positions, self.velocities, self.forces
         into.cell[:], into.virial = self.cell, self.virial

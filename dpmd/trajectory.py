@@ -202,11 +202,12 @@ class Trajectory(Hook):
 
     def __call__(self, simulation):
         of_atoms = {}
-        if self.energies or self.virials:  # on one process, whose atoms are the whole
+        system = simulation.system
+        if self.energies or self.virials:
             energies, virials = simulation.evaluate_atoms()
-            of_atoms |= {"atom_energy": energies} if self.energies else {}
-            of_atoms |= {"atom_virial": virials.reshape(-1, 9)} if self.virials else {}
-        whole = simulation.system.whole()
+            of_atoms |= {"atom_energy": system.gathered(energies)} if self.energies else {}
+            of_atoms |= {"atom_virial": system.gathered(virials.reshape(-1, 9))} if self.virials else {}
+        whole = system.whole()
         if self.writer:
             self.writer.write(whole, **self.options, of_atoms=of_atoms)
 

@@ -197,13 +197,13 @@ def add_low_rank(model, precisions=("double", "mixed"), rank=None, counts=None):
     rank : the number of functions of every embedding, instead of the automatic one; the split
         radius is then the cheapest at which they meet the tolerance.
     counts : (T, T) neighbours of each type that a centre has within the cutoff on average, from a
-        structure; default 0.7 of ``sel``.
+        structure; 0.7 of ``sel`` where it is NaN, and by default.
     Embeddings without a table are left alone.
     """
     d = model.descriptor
     shortest = 0.9 * min(model.source.min_neighbor_distance or DEFAULT_MIN_DISTANCE, 0.5 * model.cutoff)
-    if counts is None:
-        counts = np.tile(_USUAL_FILLING * np.array(d.sel, float), (d.n_types, 1))
+    usual = np.tile(_USUAL_FILLING * np.array(d.sel, float), (d.n_types, 1))
+    counts = usual if counts is None else np.where(np.isfinite(counts), counts, usual)
     users = {id(e): (e, pairs) for e, pairs in d.unique_embeddings() if e.table is not None}
     samples = {key: _Samples(d, e, pairs, counts, shortest) for key, (e, pairs) in users.items()}
     users = {key: user for key, user in users.items() if len(samples[key].x)}

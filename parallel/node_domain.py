@@ -162,6 +162,7 @@ class DistributedDomain:
         records = self._collect_node(system, inverse)
         self._take_share(system, records, reach)
         self._find_ghosts(system, inverse, reach)
+        self._largest_shift = self.processes.largest(self._largest_shift)  # any two atoms may come nearer
         self._build_list(reach)
         self._prepare_sums()
         self._reference, self._reference_cell = system.positions.copy(), system.cell.copy()

@@ -15,6 +15,11 @@ Test modules are collected with ``--import-mode=importlib`` and cannot import on
     function: name such as ``"water_md0.pb"`` -> path.
 ``find_cases``
     function: the same filters as the marker -> list of reference cases.
+``mpi_start``
+    function: number of ranks, program and its arguments, ``launcher=`` options of mpiexec, ``NAME=``
+    environment variables -> the started process.
+``mpi_run``
+    the same, to its end -> exit code and all output.
 ``shared_file``
     function: path below ``../shared`` -> path; skips the test where it is missing.
 ``emulated``
@@ -26,7 +31,10 @@ Helpers that need no fixture belong into the test module that uses them.
 """
 
 import importlib.util
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +76,41 @@ def find_model():
 @pytest.fixture(scope="session")
 def find_cases():
     return fixtures.fixture_cases
+
+
+@pytest.fixture(scope="session")
+def mpi_start():
+    root = Path(__file__).resolve().parents[1]
+    # the environment's own mpiexec rather than the system's
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    patient = {  # with ranks that share cores
+        "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+
+    def start(n, program, *arguments, launcher=(), **environment):
+        return subprocess.Popen(
+            [mpiexec, *launcher, "-n", str(n), sys.executable, "-m", "mpi4py", program, *arguments],
+            env={**os.environ, **patient, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def mpi_run(mpi_start):
+    def run(n, program, *arguments, seconds=400, **more):
+        process = mpi_start(n, program, *arguments, **more)
+        try:
+            text, _ = process.communicate(timeout=seconds)
+        finally:
+            process.kill()
+        return process.returncode, text
+
+    return run
 
 
 @pytest.fixture(scope="session")

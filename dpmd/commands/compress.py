@@ -15,7 +15,12 @@ def add_arguments(parser):
     add_model(parser)
     add_output(parser, "FILE", "file to write; its suffix tells the format: .dptab, .dp or .yaml")
     parser.add_argument(
-        "--structure", type=Path, help="structure on which to measure the error; default: one made for the purpose"
+        "--structure", type=Path,
+        help="structure on which to measure the error, and for whose neighbours the tables are to be fast; default: "
+        "one made for the purpose",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rank", type=int, metavar="N", help="functions per embedding network in a .dptab; default: as many as needed"
     )
 
 
@@ -23,5 +28,5 @@ def run(options):
     """Write the tabulated model and print its errors."""
     from dpmd.compress import compress
 
-    compress(options.model, options.output, options.structure, options.overwrite)
+    compress(options.model, options.output, options.structure, options.overwrite, options.rank)
     return 0

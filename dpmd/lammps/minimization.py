@@ -75,6 +75,8 @@ def minimize(session, words):
         table(simulation)
     seconds, unit = time.perf_counter() - session.loop_begin, session.units.energy
     loop_report(session, seconds, result.iterations, session.committee.first.operators.threads)
+    if result.advice:
+        log.warning(result.advice)
     log("\nMinimization stats:")
     log(f"  Stopping criterion = {result.reason}")
     log("  Energy initial, next-to-last, final =")

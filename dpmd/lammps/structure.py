@@ -98,6 +98,14 @@ def _describe_box(session, low, cell, triclinic):
     session.log(f"  {'triclinic' if triclinic else 'orthogonal'} box = ({a}) to ({b}){tilt}")
 
 
+def _wrap(system):
+    """Bring atoms back into the box along periodic directions, and count it in their images."""
+    turns = np.floor(system.positions @ np.linalg.inv(system.cell)) * system.periodic
+    moved = turns.any(axis=1)
+    system.positions[moved] -= turns[moved] @ system.cell
+    system.images[moved] += turns[moved].astype(np.int32)
+
+
 def _check_faces(session):
     """Refuse tilted open directions that follow the atoms; wrap atoms into the box."""
     system = session.system
@@ -117,6 +125,7 @@ def _check_faces(session):
                 f"{int(outside.sum())} atoms (first: id {system.ids[outside][0]}) are outside the box along "
                 f"{'xyz'[axis]}, which is fixed; use boundary s there or a larger box"
             )
+    _wrap(system)
 
 
 def boundary(session, words):
@@ -556,8 +565,9 @@ def displace_atoms(session, words):
         if style == "move":
             x[mask] += amounts
         else:
-            noise = velocity_noise(_positive(rest[3], "the seed"), system.ids, x)
+            noise = velocity_noise(_positive(rest[3], "the seed"), system.ids, x + system.origin, "geom")
             x[mask] += (2 * noise * amounts)[mask]
+    _wrap(system)
     session.changed()
 
 

@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import ase.io
+import ase.neighborlist
 import numpy as np
 import pytest
 
@@ -27,7 +29,6 @@ def dpmd(capsys):
 @pytest.fixture
 def labelled_water(tmp_path, small_water, find_model):
     """An extended XYZ file of four frames, labelled by a model; and the labels."""
-    import ase.io
     from ase.calculators.singlepoint import SinglePointCalculator
 
     from dpmd import DP
@@ -90,6 +91,43 @@ def test_compress(dpmd, find_model, tmp_path, suffix):
     assert code == 0
     if suffix == "dp":
         assert "compressed     yes" in text
+
+
+def test_compress_for_a_structure(dpmd, find_model, labelled_water, tmp_path):
+    model, output = find_model("water_md0.dp"), tmp_path / "model.dptab"
+    structure = tmp_path / "water.extxyz"
+    ase.io.write(structure, labelled_water[1][0])
+
+    def largest_error(*options):
+        code, text = dpmd("compress", model, "-o", output, "--structure", structure, "--overwrite", *options)
+        assert code == 0, text
+        return float(text.split("largest ")[1].split(" eV")[0]), text
+
+    assert largest_error()[0] < 1e-8
+    error, text = largest_error("--rank", "3")
+    assert ": 3 of " in text, text
+    assert error > 1e-6  # too few, and it is said
+    code, text = dpmd("compress", model, "-o", tmp_path / "other.dptab", "--rank", "0")
+    assert code == 2
+    assert "--rank 0: give 1 or more" in text
+    code, text = dpmd("compress", model, "-o", tmp_path / "other.dp", "--rank", "3")
+    assert code == 2
+    assert not (tmp_path / "other.dp").exists()
+
+
+def test_mean_neighbors_of_a_structure(find_model, labelled_water):
+    from dpmd.compress import _mean_neighbors
+    from dpmd.models import load
+    from dpmd.potential import assign_types
+
+    model, atoms = load(find_model("water_md0.dp")), labelled_water[1][0]
+    types = assign_types(atoms.symbols, model.type_map)
+    found = _mean_neighbors(model, atoms, types)
+    i, j = ase.neighborlist.neighbor_list("ij", atoms, model.cutoff)
+    for a in range(2):
+        for b in range(2):
+            pairs = np.count_nonzero((types[i] == a) & (types[j] == b))
+            assert found[a, b] == pytest.approx(pairs / np.count_nonzero(types == a), abs=1e-12)
 
 
 # --------------------------------------------------------------------- test, model-devi, neighbor-stat

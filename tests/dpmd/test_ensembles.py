@@ -11,6 +11,7 @@ from dpmd.ensembles import (
     Ramp,
     StochasticVelocityRescaling,
     VelocityVerlet,
+    create,
     draw_velocities,
 )
 from dpmd.simulation import Hook, Simulation
@@ -141,6 +142,37 @@ def test_chain_of_one_and_state():
     other.restore(ensemble.state())
     assert other.reservoir_energy == ensemble.reservoir_energy != 0
     assert np.array_equal(other.chain.velocity, ensemble.chain.velocity)
+
+
+def barostat_settings(thermostat, **changes):
+    settings = dict(
+        type="npt", thermostat=thermostat, barostat="mtk", coupling="iso", temperature_K=(KELVIN, 2 * KELVIN),
+        relaxation_time_ps=0.1, chain_length=3, pressure_bar=(1.0,), pressure_relaxation_time_ps=0.5,
+    )  # fmt: skip
+    return SimpleNamespace(**settings | changes)
+
+
+@pytest.mark.parametrize(("thermostat", "fixed"), [("csvr", 3), ("nose-hoover", 3), ("langevin", 0)])
+def test_degrees_of_freedom_at_constant_pressure(thermostat, fixed):
+    ensemble = create(barostat_settings(thermostat), TIMESTEP, 1000, 1)
+    assert ensemble.degrees_of_freedom(SimpleNamespace(n_atoms=N)) == 3 * N - fixed
+
+
+@pytest.mark.parametrize("thermostat", ["csvr", "nose-hoover"])
+def test_cell_has_the_temperature_of_the_ramp(thermostat):
+    """Its chain follows the ramp; its mass stays that of the start, in a continued run too."""
+    simulation, _ = run(VelocityVerlet(TIMESTEP), 1)
+    system = simulation.system
+    system.periodic, system.cell, system.step = np.ones(3, bool), np.eye(3) * 50, 0
+    steps = 1000
+    whole, continued = (create(barostat_settings(thermostat), TIMESTEP, steps, 1) for _ in range(2))
+    whole.start(system)
+    continued.restore(whole.state())
+    system.step = steps
+    continued.start(system, restarted=True)
+    one, other = (getattr(e, "parts", {"barostat": e})["barostat"] for e in (whole, continued))
+    assert np.array_equal(one.mass, other.mass)
+    assert other._kt(system) == pytest.approx(BOLTZMANN * 2 * KELVIN)
 
 
 def test_velocities_are_drawn_per_atom_id():

@@ -23,7 +23,11 @@ ENSEMBLES = {
     "nose-hoover": {"type": "nvt", "thermostat": "nose-hoover", "relaxation_time_ps": 0.01},
     "langevin": {"type": "nvt", "thermostat": "langevin", "relaxation_time_ps": 0.02},
     "csvr": {"type": "nvt", "thermostat": "csvr", "relaxation_time_ps": 0.01},
-}
+    "npt": {
+        "type": "npt", "thermostat": "csvr", "relaxation_time_ps": 0.01, "coupling": "tri", "pressure_bar": 20000.0,
+        "pressure_relaxation_time_ps": 0.05,
+    },
+}  # fmt: skip
 
 
 def start(n, *arguments, launcher=(), **environment):
@@ -78,6 +82,7 @@ def assert_same(thermo_columns, one, other, tolerance):
     for key in a:
         assert b[key] == pytest.approx(a[key], rel=tolerance, abs=tolerance), key
     first, second = ase.io.read(f"{one}.extxyz"), ase.io.read(f"{other}.extxyz")
+    assert np.abs(first.cell - second.cell).max() < max(tolerance, 2e-8)
     assert np.abs(first.positions - second.positions).max() < max(tolerance, 2e-8)
     assert np.abs(first.get_forces() - second.get_forces()).max() < max(10 * tolerance, 2e-7)
 
@@ -110,9 +115,9 @@ def test_trajectory_is_that_of_one_process(water_run, write_input, thermo_column
 
 
 def test_restart_on_the_same_and_on_other_ranks(write_input, thermo_columns):
-    settings = settings_of("csvr", 40) | {"checkpoint": {"every": 20}, "thermo": {"every": 1}}
+    settings = settings_of("npt", 40) | {"checkpoint": {"every": 20}, "thermo": {"every": 1}}
     assert ranks(3, write_input("whole", **settings))[0] == 0
-    half = settings_of("csvr", 20) | {"checkpoint": {"every": 20}, "thermo": {"every": 1}}
+    half = settings_of("npt", 20) | {"checkpoint": {"every": 20}, "thermo": {"every": 1}}
     assert ranks(3, write_input("parts", **half))[0] == 0
     for suffix in ("checkpoint.h5", "thermo.csv", "extxyz"):
         shutil.copy(f"parts.{suffix}", f"kept.{suffix}")
@@ -125,6 +130,26 @@ def test_restart_on_the_same_and_on_other_ranks(write_input, thermo_columns):
     code, text = ranks(2, "parts.toml", "--continue", "--decomposition", "rank")
     assert code == 0, text
     assert_same(thermo_columns, "whole", "parts", 1e-7)
+
+
+def test_minimisation_committee_and_values_of_atoms(water_run, write_input, thermo_columns, find_model):
+    shutil.copy(find_model("water_md1.pb"), "other")
+    settings = settings_of("nve", 10) | {
+        "model": {"file": "model", "committee": ["other"], "deviation_every": 5, "deviation_atomic": True},
+        "minimize": {"method": "cg", "max_iterations": 5, "pressure_bar": 0.0, "coupling": "tri"},
+    }
+    more = {"every": 5, "forces": True, "atom_energies": True, "atom_virials": True}
+    write_input("one", **settings)
+    assert water_run(name="one", **settings, output=[{"file": "one.extxyz", **more}])[0] == 0
+    code, text = ranks(3, write_input("several", **settings, output=[{"file": "several.extxyz", **more}]))
+    assert code == 0, text
+    assert "Minimised by cg: 5 iterations" in text
+    assert_same(thermo_columns, "one", "several", 1e-7)
+    first, second = ase.io.read("one.extxyz"), ase.io.read("several.extxyz")
+    for name in ("atom_energy", "atom_virial"):
+        np.testing.assert_allclose(second.arrays[name], first.arrays[name], rtol=1e-6, atol=1e-7)
+    one, several = (np.loadtxt(f"{name}.model_devi.out") for name in ("one", "several"))
+    np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-12)
 
 
 def test_two_hosts(water_run, write_input, thermo_columns):

@@ -215,6 +215,19 @@ def test_structure_commands(script):
     assert "Created 45 atoms" in log
 
 
+def test_displaced_atoms_are_wrapped(script):
+    """As in LAMMPS, so that regions and files see them in the box; random numbers are LAMMPS's."""
+    script(
+        "units metal\natom_style atomic\nlattice fcc 3.6\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\n"
+        "create_atoms 1 box\nmass 1 63.546\ndisplace_atoms all random 0.1 0.2 0.3 4711 units box\n"
+        "write_dump all custom d.txt id x y z ix modify format float %.15g\n"
+    )
+    rows = np.loadtxt("d.txt", skiprows=9)
+    # LAMMPS 22 Jul 2025
+    assert np.allclose(rows[0], [1, 7.13034857224224, 7.13690735052196, 0.00276033380197376, -1], rtol=0, atol=1e-13)
+    assert np.allclose(rows[4], [5, 3.6388391190855, 7.13814894004639, 0.103853039445287, 0], rtol=0, atol=1e-13)
+
+
 def test_general_triclinic_and_dialects(script):
     Path("a.data").write_text(
         "units = lj\n\n2 atoms  # two\n3 bonds\n 2 atom types\n3 0 0 avec\n0 0 -3 bvec\n0 3 0 cvec\n"
