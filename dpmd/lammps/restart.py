@@ -28,7 +28,8 @@ class _State:
         }  # fmt: skip
         for name, fix in s.fixes.items():
             if isinstance(fix, Fix):
-                values |= {f"fix|{name}|{s.fix_styles[name]}|{k}": v for k, v in fix.state().items()}
+                style = s.fix_styles[name].replace("/", ":")  # a slash would begin a group of the file
+                values |= {f"fix|{name}|{style}|{k}": v for k, v in fix.state().items()}
         values |= {f"group|{name}": g.chosen for name, g in s.groups.items() if g is not None}
         extra = {
             "units": s.units.name, "faces": s.faces, "atom_style": s.atom_style, "triclinic": s.triclinic,
@@ -85,7 +86,7 @@ def read_restart(session, path):
         if kind == "group":
             session.groups[rest[0]] = Group(value, rest[0])
         elif kind == "fix":
-            session.restored.setdefault((rest[0], rest[1]), {})[rest[2]] = value
+            session.restored.setdefault((rest[0], rest[1].replace(":", "/")), {})[rest[2]] = value
     session.changed()
     session.log(f"Reading restart file ...\n  {len(system)} atoms at step {system.step}")
 
