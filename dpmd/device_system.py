@@ -223,12 +223,14 @@ class DeviceSystem(System):
         self._scale(1, -self.sum(self.masses @ velocities) / self.sum(self.masses.sum()))
 
     def add_noise(self, seed, stream, decay, energy):
-        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
+        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV); see System."""
+        before = self.kinetic_energy
         self._kernels.threads(
             "ornstein_uhlenbeck", self._n, self._n, self.motions, self._arrays["ids"], np.int64(seed),
             np.int64(self.step), stream, float(decay), float(energy),
         )  # fmt: skip
         self._host.clear()
+        return self.kinetic_energy - before
 
     def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
         """F += sqrt(strength m) noise - m v / relaxation_time for all atoms; returns the power.  See System."""

@@ -597,9 +597,10 @@ class Job:
             f"{domain.rebuilds} lists built ({steps / max(domain.rebuilds, 1):.1f} steps each); "
             f"{system.sum(domain.n_ghosts)} ghost atoms"
         )
-        if simulation.overflows:
+        overflows, most_overflowed = simulation.count_overflows()
+        if overflows:
             log.warning(
-                f"in {simulation.overflows} steps up to {simulation.most_overflowed} atoms had more neighbours than "
+                f"in {overflows} steps up to {most_overflowed} atoms had more neighbours than "
                 "the model's sel; the nearest were kept"
             )
         if self.prediction:
