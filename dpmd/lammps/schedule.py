@@ -56,7 +56,10 @@ class Schedule:
     def _place_faces(self, system):
         if system.periodic.all() or not len(system):
             return
-        extent = system.positions.min(axis=0), system.positions.max(axis=0)
+        # in a tilted box the faces are tilted too: extents are those of the fractions of its edges
+        edges = np.diag(system.cell).copy()
+        place = (system.positions - self.low) @ np.linalg.inv(system.cell) * edges + self.low
+        extent = place.min(axis=0), place.max(axis=0)
         for axis in np.flatnonzero(~system.periodic):
             lower, upper = self.faces[axis]
             margin = _MARGIN * self.first_length[axis]
@@ -71,14 +74,14 @@ class Schedule:
             elif upper == "m":
                 high = max(extent[1][axis] + margin, high)
             if (lower == "f" and extent[0][axis] < low) or (upper == "f" and extent[1][axis] > high):
-                self._lost(system, axis, low, high)
+                self._lost(system, place, axis, low, high)
             self.low[axis] = low
             system.cell[axis, axis] = high - low
 
-    def _lost(self, system, axis, low, high):
+    def _lost(self, system, place, axis, low, high):
         if self.on_lost == "ignore":
             return
-        x = system.positions[:, axis]
+        x = place[:, axis]
         outside = system.ids[(x < low) | (x > high)]
         raise RunError(
             f"step {system.step}: {len(outside)} atoms have left the box through a fixed face along {'xyz'[axis]} "
