@@ -115,7 +115,25 @@ def _problems_of_if(words):
     return problems
 
 
-class _Quit(Exception):
+def mistakes(path, options, variables=()):
+    """Everything wrong in a script that can be known before it runs, as ``["file:line: what"]``, in order."""
+    from .rehearsal import Rehearsal
+
+    lines = read_lines(path)
+    problems = unsupported(lines, (str(path),))
+    told = {problem.split(": ", 1)[0] for problem in problems}
+    for where, messages in Rehearsal(options, variables).go(lines).items():
+        if where not in told:
+            problems += [f"{where}: {message}" for message in messages]
+
+    def place(problem):
+        file, _, number = problem.split(": ", 1)[0].rpartition(":")
+        return (file != str(path), file, int(number) if number.isdigit() else 0)
+
+    return sorted(problems, key=place)
+
+
+class Quit(Exception):
     """Ends the script."""
 
     def __init__(self, status):
@@ -159,7 +177,7 @@ class Interpreter:
                 BY_NAME[name].run(session, words)
             else:
                 getattr(self, f"_{name}")(words)
-        except (_Quit, RunError):
+        except (Quit, RunError):
             raise
         except InputError as error:
             if isinstance(error, ScriptError) or not str(error).startswith(f"{line.file}:"):
@@ -224,7 +242,7 @@ class Interpreter:
 
     def _quit(self, words):
         try:
-            raise _Quit(int(words[0]) if words else 0)
+            raise Quit(int(words[0]) if words else 0)
         except ValueError:
             raise ScriptError(f"quit takes a whole number, not {words[0]!r}") from None
 
@@ -286,14 +304,14 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
 
     options : namespace with device, precision, threads, no_tabulate, max_displacement, check; variables :
     ``[(name, values)]`` of -var; log_path : log file or None; screen : stream or None.
-    Raises InputError listing everything unsupported before anything is run or written.
+    Raises InputError listing all mistakes that can be known before anything is run or written.
     """
-    lines = read_lines(path)
-    problems = unsupported(lines, (str(path),))
+    problems = mistakes(path, options, variables)
     if problems:
         raise InputError(*problems)
+    lines = read_lines(path)
     if options.check:
-        print(f"{path}: every command is known; nothing was run (--check).")
+        print(f"{path}: no mistake was found; nothing was run (--check).")
         return 0
     begin = time.perf_counter()
     log = ScriptLog(log_path, screen)
@@ -307,7 +325,7 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
     status = 0
     try:
         interpreter.run(lines)
-    except _Quit as quit_:
+    except Quit as quit_:
         status = quit_.status
     except (InputError, RunError) as error:
         for message in str(error).splitlines():

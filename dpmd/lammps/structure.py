@@ -144,9 +144,7 @@ def _faces(words):
 def create_box(session, words):
     """Command ``create_box``."""
     session.n_types = _positive(words[0], "the number of atom types")
-    region = session.regions.get(words[1])
-    if region is None:
-        raise ScriptError(f"create_box: region {words[1]!r} is not defined")
+    region = session.region(words[1])
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' first")
     if region.box is None:
@@ -389,9 +387,7 @@ def _region_of(session, style, given, unit):
     if style in ("union", "intersect"):
         parts = []
         for word in given[1:]:
-            if word not in session.regions:
-                raise ScriptError(f"region {word!r} is not defined")
-            parts.append(session.regions[word].contains)
+            parts.append(session.region(word).contains)
         combine = np.logical_or if style == "union" else np.logical_and
         return Region(style, lambda x: combine.reduce([p(x) for p in parts]))
 
@@ -455,9 +451,7 @@ def create_atoms(session, words):
             options["units"], rest = rest[1], rest[2:]
         else:
             raise ScriptError(f"create_atoms: {rest[0]!r} is not supported; known: basis, units")
-    inside = session.regions.get(given[-1]) if style in ("region", "random") and given[-1] != "NULL" else None
-    if style in ("region", "random") and given[-1] != "NULL" and inside is None:
-        raise ScriptError(f"create_atoms: region {given[-1]!r} is not defined")
+    inside = session.region(given[-1]) if style in ("region", "random") and given[-1] != "NULL" else None
     if style == "single":
         unit = session.lattice_spacing() if options.get("units", "lattice") == "lattice" else np.ones(3)
         x = np.array([[session.number(w, "create_atoms") * u for w, u in zip(given, unit, strict=True)]])
@@ -607,10 +601,9 @@ def group(session, words):
     if style in values:
         chosen |= _select(values[style], rest, session if style == "type" else None)
     elif style == "region":
-        found = session.regions.get(rest[0]) if rest else None
-        if found is None:
-            raise ScriptError(f"group: region {(rest or [''])[0]!r} is not defined")
-        chosen |= found.contains(system.positions + system.origin)
+        if not rest:
+            raise ScriptError("group ID region takes the id of a region")
+        chosen |= session.region(rest[0]).contains(system.positions + system.origin)
     elif style in ("subtract", "union", "intersect"):
         if not rest:
             raise ScriptError(f"group {style} needs names of groups")

@@ -114,6 +114,66 @@ def test_everything_unsupported_is_listed(script, head):
     assert not Path("log.lammps").exists()
 
 
+MISTAKES = """
+units metal
+atom_style atomic
+read_data water.lmp
+mass 1 16
+mass 2 two                                         # a number
+pair_style deepmd water_md0.pb nowhere.pb          # no such file
+pair_coeff * * O H
+group o type 1
+group h subtract all oxygen                        # no such group
+region r sphere 1 1 1 -2 units box
+velocity all create 300 0                          # the seed
+timestep -0.001                                    # positive
+compute m o msd com maybe                          # yes or no
+compute s all stress/atom NULL virial
+fix 1 all npt temp 300 300 0.1 iso 1 1 zero        # a number
+fix 2 all ave/time 5 5 7 c_m[4]                    # a multiple
+fix 3 all print 5 "step $(step) ${none}"           # no such variable
+fix 4 all spring/self 1.0 xw                       # directions
+variable e equal pe*c_gone
+thermo_style custom step temp v_e v_none f_1       # two of them unknown
+dump 1 all custom 5 traj/*.dump id c_s c_s[7] x    # no folder, which column, no such column
+dump 2 all custom none a.dump id                   # a number
+dump_modify 3 sort id                              # no such dump
+run 10 start                                       # no value
+minimize 0 -1 5 5                                  # no value
+if "$(pe) > 0" then "print 5"
+unfix 9                                            # no value
+run 5 upto
+reset_timestep -5                                  # no value
+"""
+
+
+def test_all_mistakes_are_listed_with_their_lines(script):
+    text = MISTAKES.lstrip("\n").replace("mass 2 two", "mass 2 2\nmass 2 two", 1)
+    with pytest.raises(InputError) as error:
+        script(text)
+    found = {}
+    for line in str(error.value).splitlines():
+        _, number, what = line.split(":", 2)
+        found.setdefault(int(number), []).append(what)
+    expected = {n for n, line in enumerate(text.splitlines(), 1) if "#" in line}
+    assert set(found) == expected, error.value
+    assert list(Path().glob("*.dump")) == []
+    assert not Path("log.lammps").exists()
+
+
+def test_what_only_results_can_tell_is_no_mistake(script, head):
+    """Values of a run, files that the script writes itself, loops, and what depends on them."""
+    log = script(
+        head + "velocity all create 330 5\nfix 1 all nve\nrun 2\nvariable e equal $(pe)\nvariable f equal sqrt($e+1e6)\n"
+        'if "$(temp) > 1e9" then "print hot" "quit 1"\n'
+        "print $(v_f/(step-1)) file e.txt\nwrite_data w.data\nshell mkdir made\ndump 1 all atom 1 made/a.*\n"
+        "variable n loop 2\nlabel top\nrun $(1+ceil(v_e*0))\nnext n\njump SELF top\nundump 1\nwrite_restart r.*\n"
+        "clear\nread_data w.data\nprint $(count(all))\nclear\nread_restart r.*\nprint $(step)\n"
+    )
+    assert "\n192\n" in log
+    assert log.rstrip().splitlines()[-2] == "4"
+
+
 def test_language(script):
     log = script(
         "variable a equal 3*(2+1)^2-1\nvariable b index x y z\nvariable s string 'hello world'\n"
