@@ -87,16 +87,11 @@ def pressure_components(system, kinetic=None):
 
 
 def flip_tilts(system):
-    """Bring tilts back to at most half an edge: the same lattice by other vectors.
-
-    Positions stay; image counts follow, so that unwrapped positions stay too.
-    """
+    """Bring tilts back to at most half an edge: the same lattice by other vectors."""
     cell = system.cell
     for row, axis in ((2, 1), (2, 0), (1, 0)):
         if system.periodic[axis] and system.periodic[row] and abs(cell[row, axis]) > _FLIP * cell[axis, axis]:
-            n = np.int32(round(cell[row, axis] / cell[axis, axis]))
-            cell[row] -= n * cell[axis]
-            system.images[:, axis] += n * system.images[:, row]
+            system.shift_vector(row, axis, -round(cell[row, axis] / cell[axis, axis]))
 
 
 class NoseHooverBarostat(NoseHooverChain):
@@ -117,6 +112,7 @@ class NoseHooverBarostat(NoseHooverChain):
     """
 
     changes_cell = True
+    needs_virial = True
 
     def __init__(
         self, timestep, coupling, target=None, relaxation_time=0.1, chain_length=3, pressure_chain=3, drag=0.0,
@@ -210,20 +206,18 @@ class NoseHooverBarostat(NoseHooverChain):
         """Half a step of the velocities under the strain rate alone."""
         half, quarter, w = self.timestep / 2, self.timestep / 4, self.rate
         extra = w[self.diagonal].sum() / (len(self.diagonal) * system.n_atoms) if self.martyna else 0.0
-        factor = np.exp(-quarter * (w[:3] + extra))
-        chosen = slice(None) if self.group is None else self.group.mask(system)
-        v = system.velocities[chosen] * factor
+        growth = np.diag(np.exp(-quarter * (w[:3] + extra)))
+        shear = np.eye(3)
         if self.coupling.tilting:
-            v[:, 0] -= half * (v[:, 1] * w[5] + v[:, 2] * w[4])
-            v[:, 1] -= half * v[:, 2] * w[3]
-        system.velocities[chosen] = v * factor
+            shear[1, 0], shear[2, 0], shear[2, 1] = -half * w[5], -half * w[4], -half * w[3]
+        self.transform_velocities(system, growth @ shear @ growth)
 
     def _strain(self, system):
         """Half a step of the cell, and of the atoms with it; the fixed point stays where it is."""
         half, w, old = self.timestep / 2, self.rate, system.cell
         lengths, (xy, xz, yz) = np.diag(old), (old[1, 0], old[2, 0], old[2, 1])
         if not np.abs(half * w).max() < 0.1:
-            raise RunError(
+            raise RunError.everywhere_raised(
                 f"step {system.step}: the barostat strains the cell by {np.abs(half * w).max():.3g} in half a step. "
                 "Use a longer relaxation time of the pressure (1000 time steps are usual) or a smaller time step, or "
                 "relax the structure first"
@@ -337,6 +331,7 @@ class BerendsenBarostat(Fix):
 
     name = "Berendsen barostat"
     changes_cell = True
+    needs_virial = True
 
     def __init__(self, timestep, coupling, modulus=10.0, fixed_point=None):
         self.timestep, self.coupling, self.modulus, self.fixed_point = timestep, coupling, modulus, fixed_point

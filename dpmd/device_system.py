@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from dpmd.kernels.cuda.operators import FIXED_SCALE, SUM_WARPS
+from dpmd.kernels.cuda.operators import FIXED_SCALE
+from dpmd.kernels.cuda.sums import Sums
 
 from .system import System
 
@@ -14,7 +15,7 @@ class DeviceSystem(System):
 
     Integrators move it by the methods of System.  Reading an array (``positions``, ``velocities``,
     ``forces``, ...) copies it to the host, once a step; energy and virial are summed when asked for.
-    Arrays so read are copies: assign to ``velocities`` to change them.
+    Arrays so read cannot be written to: assign new ``positions`` or ``velocities`` to change them.
 
     system : the atoms to start from; device : a :class:`dpmd.kernels.cuda.CudaDevice`.
     On the device: ``atoms`` (room, 4) positions of local atoms, then ghosts, and the row of the
@@ -25,7 +26,7 @@ class DeviceSystem(System):
         self.device, self._kernels = device, device.compile(("atoms.cu",), {})
         self._n = n = len(system)
         self.type_names, self.periodic, self.step = system.type_names, system.periodic, system.step
-        self.origin, self.constants = system.origin, system.constants
+        self.origin, self.constants, self.carried = system.origin, system.constants, {}
         self.cell, self.n_atoms, self.processes = system.cell.copy(), system.n_atoms, system.processes
         self._arrays = {name: device.upload(getattr(system, name)) for name in _copied}
         atoms = np.zeros((n, 4))
@@ -35,7 +36,7 @@ class DeviceSystem(System):
         self.motions = device.upload(np.column_stack([system.velocities, system.inverse_masses]))
         self._arrays["forces"] = device.zeros((n, 4), np.int64)
         self._arrays["forces"][:, :3] = device.upload(np.rint(system.forces * FIXED_SCALE).astype(np.int64))
-        self._partial = device.empty((SUM_WARPS, 9), np.float64)
+        self._sums = Sums(device)
         self._host, self._result, self._moves = {}, None, {}
         self._energy, self._virial = system.energy, system.virial
 
@@ -71,6 +72,7 @@ class DeviceSystem(System):
     def _read(self, name, make):
         if name not in self._host:
             self._host[name] = make()
+            self._host[name].flags.writeable = False
         return self._host[name]
 
     def _download(self, name):
@@ -86,6 +88,11 @@ class DeviceSystem(System):
         """(n, 3) Å."""
         return self._read("positions", lambda: self.device.download(self.atoms[: self._n])[:, :3].copy())
 
+    @positions.setter
+    def positions(self, values):
+        self.atoms[: self._n, :3] = self.device.upload(np.asarray(values, np.float64))
+        self._host.clear()
+
     @property
     def forces(self):
         """(n, 3) eV/Å."""
@@ -99,7 +106,7 @@ class DeviceSystem(System):
     @velocities.setter
     def velocities(self, values):
         self.motions[:, :3] = self.device.upload(np.asarray(values, np.float64))
-        self._host.pop("velocities", None)
+        self._host.clear()
 
     @property
     def inverse_masses(self):
@@ -116,7 +123,7 @@ class DeviceSystem(System):
 
     @property
     def virial(self):
-        """(3, 3) eV; evaluates the forces once more, now with the virial."""
+        """(3, 3) eV; costs one more evaluation unless the operators compute it at every step."""
         self.energy  # noqa: B018  takes over the last result
         if self._virial is None:
             self._virial = self._evaluated.virials[0]
@@ -125,13 +132,21 @@ class DeviceSystem(System):
     @property
     def kinetic_energy(self):
         """eV, of the whole system."""
-        self._kernels.warps("sum_kinetic", SUM_WARPS, self._n, SUM_WARPS, self.motions, self._partial)
-        twice = self.device.download(self._partial).reshape(-1)[:SUM_WARPS].sum()
-        return 0.5 * self.sum(float(twice))
+        return 0.5 * float(np.trace(self.twice_kinetic_tensor()))
+
+    def twice_kinetic_tensor(self, chosen=None):
+        """Sum of m v v (3, 3), eV, of the whole system or of the chosen atoms (a mask)."""
+        if chosen is not None:
+            return super().twice_kinetic_tensor(chosen)
+        return self._read("twice kinetic tensor", self._sum_kinetic)
+
+    def _sum_kinetic(self):
+        xx, yy, zz, yz, xz, xy = self.sum(self._sums.sum("sum_kinetic", 6, self._n, self.motions))
+        return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
 
     def copy(self, into=None):
         """A :class:`~dpmd.system.System` on the host, as it is now."""
-        arrays = {name: getattr(self, name) for name in (*_copied, "positions", "velocities", "forces")}
+        arrays = {name: getattr(self, name).copy() for name in (*_copied, "positions", "velocities", "forces")}
         return System(
             **arrays, cell=self.cell.copy(), periodic=self.periodic, type_names=self.type_names, step=self.step,
             energy=self.energy, virial=self.virial, origin=self.origin, constants=self.constants,
@@ -140,11 +155,8 @@ class DeviceSystem(System):
 
     def largest_norms(self):
         """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms."""
-        self._kernels.warps(
-            "largest_norms", SUM_WARPS, self._n, SUM_WARPS, self._arrays["forces"], self.motions, self._partial
-        )  # fmt: skip
-        partial = self.device.download(self._partial).reshape(-1)[: 2 * SUM_WARPS].reshape(-1, 2)
-        force, speed = np.sqrt(partial.max(axis=0))
+        largest = self._sums.partial("largest_norms", 2, self._n, self._arrays["forces"], self.motions)
+        force, speed = np.sqrt(largest.max(axis=0))
         return (force, speed) if speed < 1e140 else (np.inf, np.inf)
 
     # ------------------------------------------------------------------ what integrators do
@@ -186,6 +198,25 @@ class DeviceSystem(System):
         """v *= factor."""
         self._scale(factor, (0, 0, 0))
 
+    def transform_velocities(self, matrix):
+        """v <- v matrix, for row vectors."""
+        self._kernels.threads("transform_velocities", self._n, self._n, self.motions, *map(float, matrix.flat))
+        self._host.clear()
+
+    def map_cell(self, cell):
+        """Give the cell a new shape; the atoms keep their fractions of it."""
+        matrix = np.linalg.inv(self.cell) @ cell
+        self._kernels.threads("transform_positions", self._n, self._n, self.atoms, *map(float, matrix.flat))
+        self.cell = np.array(cell)
+        self._host.clear()
+
+    def shift_vector(self, row, axis, times):
+        """Add ``times`` cell vectors ``axis`` to vector ``row``; see System."""
+        self.cell[row] += times * self.cell[axis]
+        images = self._arrays["images"]
+        images[:, axis] -= np.int32(times) * images[:, row]
+        self._host.clear()
+
     def remove_drift(self):
         """Make the total momentum of the whole system zero."""
         velocities = self.velocities
@@ -198,3 +229,14 @@ class DeviceSystem(System):
             np.int64(self.step), stream, float(decay), float(energy),
         )  # fmt: skip
         self._host.clear()
+
+    def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
+        """F += sqrt(strength m) noise - m v / relaxation_time for all atoms; returns the power.  See System."""
+        if chosen is not None or centred:
+            raise NotImplementedError("Langevin forces on a GPU act on all atoms alike")
+        power = self._sums.sum(
+            "add_langevin_forces", 1, self._n, self.motions, self._arrays["ids"], self._arrays["forces"],
+            np.int64(seed), np.int64(step), stream, 1 / relaxation_time, float(strength),
+        )  # fmt: skip
+        self._host.clear()
+        return float(self.sum(float(power[0])))

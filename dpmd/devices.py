@@ -2,15 +2,12 @@
 
 import re
 
-import numpy as np
-
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available
 from dpmd.kernels.threads import available_cores
 from dpmd.parallel.device_domain import DeviceDomain
 
 from .device_system import DeviceSystem
-from .ensembles import Langevin, NoseHooverChain, StochasticVelocityRescaling, VelocityVerlet
 from .errors import InputError
 
 #: up to so many atoms the short chain of kernels is faster on a GPU
@@ -39,45 +36,42 @@ def make_operators(model, device, precision, threads):
         raise InputError(str(error)) from error
 
 
-def stays_on_device(system, ensemble):
-    """Whether a run's atoms can stay on a GPU: the ensembles whose every operation is a kernel.
-
-    Other runs are moved on the CPU, with forces from the GPU.
-    """
-    whole = type(ensemble) in (VelocityVerlet, NoseHooverChain, Langevin, StochasticVelocityRescaling)
-    return whole and ensemble.group is None and not np.any(system.origin)
-
-
 class DeviceRun:
     """A simulation's atoms, lists and operators on the GPU of a :class:`~dpmd.potential.Potential`.
 
     ``system``, ``operators`` and ``domain`` are what :class:`~dpmd.simulation.Simulation` takes.
+    Lists are built and the model is evaluated once, so that a lack of memory shows before step 0.
+
+    needs_virial : whether the ensemble reads the virial at every step; parameters : as for Simulation.
+    Raises InputError when the GPU's memory does not suffice.
     """
 
-    def __init__(self, potential, system):
-        device = potential.operators.device
-        self.operators = potential.operators
-        if len(system) <= FEW_ATOMS:
-            self.operators = CudaOperators(potential.model, potential.precision, device, few=True)
-        self.system = DeviceSystem(system, device)
-        self.domain = DeviceDomain(potential.model.cutoff, potential.skin, potential.model.n_types, device)
-
-    def start(self, parameters):
-        """Build lists and evaluate once, so that a lack of memory shows before step 0.
-
-        Raises InputError when the GPU's memory does not suffice.
-        """
-        device = self.operators.device
+    def __init__(self, potential, system, needs_virial=False, parameters=None):
+        device, model = potential.operators.device, potential.model
         try:
-            self.domain.rebuild(self.system)
-            domain = self.domain
-            self.operators.evaluate(domain.positions, domain.types, domain.neighbors, domain.forces, **parameters)
+            self.operators = potential.operators
+            if len(system) <= FEW_ATOMS:
+                self.operators = CudaOperators(model, potential.precision, device, few=True)
+            self.operators.virial_every_step = needs_virial
+            self.system = DeviceSystem(system, device)
+            self.domain = domain = DeviceDomain(model.cutoff, potential.skin, model.n_types, device)
+            domain.rebuild(self.system)
+            kept = domain.forces.copy()  # a run that goes on starts with those of its checkpoint
+            evaluation = self.operators.evaluate(
+                domain.positions, domain.types, domain.neighbors, domain.forces, **(parameters or {})
+            )
+            evaluation.virials.sum()  # what outputs ask for needs memory too
+            domain.forces[...] = kept
             device.synchronize()
         except (DeviceError, *device.memory_errors) as error:
             raise InputError(
-                f"device cuda:{device.index}: {error}. {len(self.system)} atoms need about "
-                f"{self.predicted_memory() / 2**30:.1f} GiB; use fewer atoms, a smaller skin or half precision"
+                f"device cuda:{device.index}: {len(system)} atoms do not fit into its memory ({error}). Use fewer "
+                "atoms, a smaller skin, mixed or half precision, more GPUs, or --device cpu"
             ) from error
+
+    def take_over(self, simulation):
+        """Let a simulation of the same system go on here."""
+        simulation.system, simulation.operators, simulation.domain = self.system, self.operators, self.domain
 
     def memory_text(self):
         """Predicted and actual use of the GPU's memory, for the log."""

@@ -53,6 +53,8 @@ class Fix:
     changes_forces = False
     #: whether it changes the cell
     changes_cell = False
+    #: whether it reads the virial at every step
+    needs_virial = False
 
     def span(self, first, last):
         """The coming run goes from step ``first`` to ``last``: ramps reach from one to the other."""
@@ -140,6 +142,14 @@ class VelocityVerlet(Fix):
             system.scale_velocities(factor)
         else:
             system.velocities[self.group.mask(system)] *= factor
+
+    def transform_velocities(self, system, matrix):
+        """v <- v matrix of the atoms that are moved."""
+        if self.group is None:
+            system.transform_velocities(matrix)
+        else:
+            chosen = self.group.mask(system)
+            system.velocities[chosen] = system.velocities[chosen] @ matrix
 
     def kick(self, system):
         """Half a step of the velocities."""

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from dpmd.kernels.random import standard_normals, step_generator
+from dpmd.kernels.random import step_generator
 
 from .ensembles import CSVR, LANGEVIN, Fix, rescaling_factor
 from .units import temperature
@@ -37,6 +37,11 @@ class Together(Fix):
     def changes_cell(self):
         """Whether a part changes the cell."""
         return any(part.changes_cell for part in self.parts.values())
+
+    @property
+    def needs_virial(self):
+        """Whether a part reads the virial at every step."""
+        return any(part.needs_virial for part in self.parts.values())
 
     @property
     def reservoir_energy(self):
@@ -111,6 +116,13 @@ class GroupFix(Fix):
             return system.kinetic_energy
         return 0.5 * float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))
 
+    def scale_velocities(self, system, factor):
+        """v *= factor of the group."""
+        if self.group is None:
+            system.scale_velocities(factor)
+        else:
+            system.velocities[self.group.mask(system)] *= factor
+
     def freedom(self, system):
         """Degrees of freedom of the group, its total momentum fixed."""
         n = self.n_atoms(system)
@@ -149,7 +161,7 @@ class StochasticRescaling(_Reservoir):
         kinetic, kt = self.kinetic_energy(system), system.constants.boltzmann * self.target(system.step)
         generator = step_generator(self.seed, system.step, CSVR)
         factor = rescaling_factor(kinetic, self.freedom(system), kt, self.decay, generator)
-        system.velocities[self.chosen(system)] *= factor
+        self.scale_velocities(system, factor)
         self.reservoir_energy += kinetic * (1 - factor**2)
 
 
@@ -171,7 +183,7 @@ class BerendsenThermostat(_Reservoir):
         if current <= 0:
             return
         factor2 = max(1 + self.ratio * (self.target(system.step) / current - 1), 0.0)
-        system.velocities[self.chosen(system)] *= math.sqrt(factor2)
+        self.scale_velocities(system, math.sqrt(factor2))
         self.reservoir_energy += kinetic * (1 - factor2)
 
 
@@ -200,18 +212,12 @@ class LangevinForce(_Reservoir):
         self._moving = False
 
     def after_forces(self, system):
-        chosen, mass = self.chosen(system), 1 / system.inverse_masses[:, None]
         step = system.step + self._moving
-        kt = system.constants.boltzmann * self.target(step)
-        noise = standard_normals(self.seed, step, system.ids, LANGEVIN)
-        random = np.sqrt(2 * mass * kt / (self.time * self.timestep)) * noise
-        if self.zero:
-            random = random - system.sum(random[chosen].sum(axis=0)) / max(self.n_atoms(system), 1)
-        force = (random - mass * system.velocities / self.time)[chosen]
+        strength = 2 * system.constants.boltzmann * self.target(step) / (self.time * self.timestep)
+        chosen = None if self.group is None else self.group.mask(system)
+        power = system.add_langevin_forces(self.seed, step, LANGEVIN, self.time, strength, chosen, self.zero)
         if self._moving:
-            work = self.timestep * float(system.sum((force * system.velocities[chosen]).sum()))
-            self.reservoir_energy -= work
-        system.forces[chosen] += force
+            self.reservoir_energy -= self.timestep * power
 
 
 class Momentum(GroupFix):

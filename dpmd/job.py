@@ -20,7 +20,7 @@ from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
-from .devices import DeviceRun, stays_on_device
+from .devices import DeviceRun
 from .errors import InputError, RunError
 from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
@@ -503,19 +503,15 @@ class Job:
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]
-        operators = potential.operators
-        if potential.device != "cpu" and s.minimize.method == "none" and stays_on_device(system, ensemble):
-            on_device = DeviceRun(potential, system)
-            system, operators, domain = on_device.system, on_device.operators, on_device.domain
-            on_device.start(self.parameters)
-            log(f"  memory      on {potential.device}: {on_device.memory_text()}")
-        else:
+        if potential.device == "cpu":
             self._warm_up(log, potential, system, domain)
-            if potential.device != "cpu":
-                log.warning("forces come from the GPU, but atoms are moved on the CPU: this ensemble is not there yet")
-        simulation = Simulation(system, operators, domain, ensemble, hooks, self.parameters)
+        simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
         if s.minimize.method != "none" and not self.going_on:
             self._minimize(log, simulation)
+        if potential.device != "cpu":
+            on_device = DeviceRun(potential, system, ensemble.needs_virial, self.parameters)
+            on_device.take_over(simulation)
+            log(f"  memory      on {potential.device}: {on_device.memory_text()}")
         begin = time.perf_counter()
         simulation.run(remaining, restarted=self.going_on)
         elapsed = time.perf_counter() - begin

@@ -107,12 +107,39 @@ class System:
             return None
         return self.with_atoms(records[np.argsort(records["ids"])], OneProcess(), energy=energy, virial=virial)
 
-    def gathered(self, values):
-        """Values (n, ...) of all processes' atoms, in the order of :meth:`whole`, on root; None elsewhere."""
+    def gathered(self, *columns):
+        """Arrays (n, ...) of this process's atoms as those of all, on root; a list of None elsewhere.  Collective.
+
+        The order is that of :meth:`whole`.
+        """
         if self.processes.size == 1:
-            return values
-        ids, values = self.processes.gather(self.ids), self.processes.gather(values)
-        return None if ids is None else values[np.argsort(ids)]
+            return list(columns)
+        rows = np.empty(
+            len(self), [("id", np.int64), *((str(k), c.dtype, c.shape[1:]) for k, c in enumerate(columns))]
+        )  # fmt: skip
+        rows["id"] = self.ids
+        for k, column in enumerate(columns):
+            rows[str(k)] = column
+        rows = self.processes.gather(rows)
+        if rows is None:
+            return [None] * len(columns)
+        rows = rows[np.argsort(rows["id"])]
+        return [rows[str(k)] for k in range(len(columns))]
+
+    def assemble(self):
+        """Hold the atoms of all processes from now on, in id order, each of them for itself.  Collective."""
+        if self.processes.size == 1:
+            return
+        processes, records = self.processes, self.processes.gather(self.records())
+        records = processes.broadcast(None if records is None else records[np.argsort(records["ids"])])
+        self.set_records(records)
+        self.processes = OneProcess()
+
+    def spread(self, processes):
+        """Share the atoms, all of which every process holds, with ``processes``: at first root has them all."""
+        if processes.size > 1 and self.processes.size == 1:
+            self.set_records(self.records()[: None if processes.root else 0])
+            self.processes = processes
 
     def with_atoms(self, records, processes, **changes):
         """A copy that holds the atoms ``records`` and belongs to ``processes``."""
@@ -137,16 +164,10 @@ class System:
             v, inverse = v[chosen], inverse[chosen]
         return self.sum((v / inverse[:, None]).T @ v)
 
-    def map_cell(self, cell):
-        """Give the cell a new shape; the atoms keep their fractions of it."""
-        self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
-        self.cell = np.array(cell)
-
     @property
     def kinetic_tensor(self):
         """(3, 3) eV, of the whole system: 1/2 sum m v (x) v, whose trace is the kinetic energy."""
-        weighted = self.velocities / self.inverse_masses[:, None]
-        return 0.5 * self.sum(weighted.T @ self.velocities)
+        return 0.5 * self.twice_kinetic_tensor()
 
     @property
     def unwrapped_positions(self):
@@ -186,10 +207,43 @@ class System:
         """v *= factor."""
         self.velocities *= factor
 
+    def transform_velocities(self, matrix):
+        """v <- v matrix, for row vectors; matrix : (3, 3)."""
+        self.velocities = self.velocities @ matrix
+
+    def map_cell(self, cell):
+        """Give the cell a new shape; the atoms keep their fractions of it."""
+        self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
+        self.cell = np.array(cell)
+
+    def shift_vector(self, row, axis, times):
+        """Add ``times`` (an integer) cell vectors ``axis`` to vector ``row``: the same lattice.
+
+        Positions stay; image counts follow, so that unwrapped positions stay too.
+        """
+        self.cell[row] += times * self.cell[axis]
+        self.images[:, axis] -= np.int32(times) * self.images[:, row]
+
     def add_noise(self, seed, stream, decay, energy):
         """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
         noise = standard_normals(seed, self.step, self.ids, stream)
         ornstein_uhlenbeck(self.velocities, noise, self.inverse_masses, decay, energy)
+
+    def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
+        """F += sqrt(strength m) noise - m v / relaxation_time; returns their power, sum of F v, eV/ps.
+
+        strength : 2 k T / (relaxation time x time step), eV/ps^2; chosen : a mask of the atoms, None for
+        all; centred : the noise adds up to zero over the whole system's chosen atoms.
+        """
+        chosen = slice(None) if chosen is None else chosen
+        mass = 1 / self.inverse_masses[chosen, None]
+        noise = np.sqrt(strength * mass) * standard_normals(seed, step, self.ids[chosen], stream)
+        if centred:
+            noise -= self.sum(noise.sum(axis=0)) / max(int(self.sum(len(noise))), 1)
+        velocities = self.velocities[chosen]
+        forces = noise - mass * velocities / relaxation_time
+        self.forces[chosen] += forces
+        return float(self.sum(float((forces * velocities).sum())))
 
     def largest_norms(self):
         """Largest |force| (eV/Å) and |velocity| (Å/ps) over the atoms; infinity if one is not a number."""

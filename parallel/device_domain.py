@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dpmd.kernels.cuda.operators import FIXED_SCALE
+
 #: cells per cutoff length of the search for neighbours
 _CELLS_PER_CUTOFF = 2
 
@@ -97,7 +99,7 @@ class DeviceDomain:
             self._check = None
         else:
             self._reference[...] = system.atoms[: len(system)]
-        self._reference_cell = system.cell.copy()
+        self._reference_cell, self._farthest = system.cell.copy(), None
         self.rebuilds += 1
         self._flag.clear()
 
@@ -237,7 +239,7 @@ class DeviceDomain:
         free = self.skin
         if self.n_ghosts and not np.array_equal(system.cell, self._reference_cell):
             change = np.linalg.norm(system.cell - self._reference_cell, axis=1)
-            free -= float(np.abs(self.device.download(self._shifts[: self.n_ghosts])).max(axis=0) @ change)
+            free -= float(self._largest_shifts() @ change)
             self._upload("cell", system.cell, np.float64)
         if free <= 0:
             return True
@@ -255,6 +257,18 @@ class DeviceDomain:
             self.neighbors.is_ahead = True
         return bool(self._flag.read())
 
+    def _largest_shifts(self):
+        """(3,) how many cell vectors the farthest ghosts are away from their owners."""
+        if self._farthest is None:
+            shifts = self._shifts[: self.n_ghosts]
+            self._farthest = self.device.download(self.device.xp.abs(shifts).max(axis=0)).astype(float)
+        return self._farthest
+
     def fold(self, forces):
-        """Forces of ghosts were added to their owners by the kernels already."""
-        return forces
+        """Forces of ghosts were added to their owners by the kernels already.
+
+        Those of the step stay on the device; others, in fixed point (n, 4), come back as (n, 3) eV/Å.
+        """
+        if forces is self.forces or forces.dtype != np.int64:
+            return forces
+        return self.device.download(forces)[:, :3] / FIXED_SCALE

@@ -16,12 +16,16 @@ Test modules are collected with ``--import-mode=importlib`` and cannot import on
 ``find_cases``
     function: the same filters as the marker -> list of reference cases.
 ``mpi_start``
-    function: number of ranks, program and its arguments, ``launcher=`` options of mpiexec, ``NAME=``
-    environment variables -> the started process.
+    function: number of ranks, program and its arguments, ``launcher=`` options of mpiexec, ``cwd=`` folder,
+    ``NAME=`` environment variables -> the started process.
 ``mpi_run``
     the same, to its end -> exit code and all output.
 ``shared_file``
     function: path below ``../shared`` -> path; skips the test where it is missing.
+``emulated``
+    a device for the CUDA kernels made of numpy and the host's C++ compiler; slow.
+``gpu``
+    the first GPU; without one the test is skipped.  For tests marked ``gpu``.
 
 Helpers that need no fixture belong into the test module that uses them.
 """
@@ -37,7 +41,8 @@ import pytest
 
 
 def _neighbor_module(name):
-    spec = importlib.util.spec_from_file_location(f"dpmd_tests_{name}", Path(__file__).with_name(f"{name}.py"))
+    path = Path(__file__).parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"dpmd_tests_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -86,10 +91,11 @@ def mpi_start():
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
     }
 
-    def start(n, program, *arguments, launcher=(), **environment):
+    def start(n, program, *arguments, launcher=(), cwd=None, **environment):
         return subprocess.Popen(
             [mpiexec, *launcher, "-n", str(n), sys.executable, "-m", "mpi4py", program, *arguments],
-            env={**os.environ, **patient, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **patient, **environment}, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
         )  # fmt: skip
 
     return start
@@ -117,3 +123,20 @@ def shared_file():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory):
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to emulate kernels with")
+    return _neighbor_module("kernels/emulated_device").EmulatedDevice(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    from dpmd.kernels.cuda import CudaDevice, available
+
+    reason = available()
+    if reason:
+        pytest.skip(reason)
+    return CudaDevice(0)

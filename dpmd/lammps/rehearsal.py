@@ -197,7 +197,9 @@ class _RehearsedSession(Session):
         """Raises ScriptError if the folder of an output file will not be there."""
         folder = os.path.normpath(os.path.dirname(path) or ".")
         if not os.path.isdir(folder) and folder not in self.folders:
-            raise ScriptError(f"{path} cannot be written: there is no folder {folder} ('shell mkdir {folder}' makes it)")
+            raise ScriptError(
+                f"{path} cannot be written: there is no folder {folder} ('shell mkdir {folder}' makes it)"
+            )
 
     def _attempt(self, what, look):
         before, self.uncertain = self.uncertain, False

@@ -221,19 +221,38 @@ extern "C" __global__ void scale_velocities(int n, Motion* motions, double facto
   motions[i].z = factor * motions[i].z + sz;
 }
 
+// v <- v M and, in transform_positions, x <- x M, for row vectors; M (3, 3) row by row.
+extern "C" __global__ void transform_velocities(
+    int n, Motion* motions, double xx, double xy, double xz, double yx, double yy, double yz, double zx, double zy,
+    double zz) {
+  const int i = THREAD;
+  if (i >= n) return;
+  const Motion v = motions[i];
+  motions[i].x = v.x * xx + v.y * yx + v.z * zx;
+  motions[i].y = v.x * xy + v.y * yy + v.z * zy;
+  motions[i].z = v.x * xz + v.y * yz + v.z * zz;
+}
+
+extern "C" __global__ void transform_positions(
+    int n, Atom* atoms, double xx, double xy, double xz, double yx, double yy, double yz, double zx, double zy,
+    double zz) {
+  const int i = THREAD;
+  if (i >= n) return;
+  const Atom a = atoms[i];
+  atoms[i].x = a.x * xx + a.y * yx + a.z * zx;
+  atoms[i].y = a.x * xy + a.y * yy + a.z * zy;
+  atoms[i].z = a.x * xz + a.y * yz + a.z * zz;
+}
+
 __device__ __forceinline__ void philox_round(unsigned* c, unsigned k0, unsigned k1) {
   const uint64 p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];
   const unsigned n0 = (unsigned)(p1 >> 32) ^ c[1] ^ k0, n2 = (unsigned)(p0 >> 32) ^ c[3] ^ k1;
   c[1] = (unsigned)p1, c[3] = (unsigned)p0, c[0] = n0, c[2] = n2;
 }
 
-// v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV).  The noise is that of
-// dpmd.kernels.random: Philox-4x32-10 of seed, step, stream and atom id.
-extern "C" __global__ void ornstein_uhlenbeck(
-    int n, Motion* motions, const int64* ids, int64 seed, int64 step, int stream, double decay, double energy) {
-  const int i = THREAD;
-  if (i >= n) return;
-  const uint64 id = (uint64)ids[i], s = (uint64)step;
+// Three standard normal numbers, those of dpmd.kernels.random: Philox-4x32-10 of seed, step, stream, atom id.
+__device__ __forceinline__ void standard_normals(int64 atom, int64 seed, int64 step, int stream, double* noise) {
+  const uint64 id = (uint64)atom, s = (uint64)step;
   unsigned c[4] = {(unsigned)id, (unsigned)(id >> 32), (unsigned)s, (unsigned)((s >> 32) ^ ((uint64)stream << 24))};
   unsigned k0 = (unsigned)seed, k1 = (unsigned)((uint64)seed >> 32);
   for (int round = 0; round < 10; round++) {
@@ -241,11 +260,19 @@ extern "C" __global__ void ornstein_uhlenbeck(
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
   const double unit = 1.0 / 4294967296.0, pi = 3.14159265358979323846;
-  double noise[3];
   double r = sqrt(-2.0 * log((c[0] + 0.5) * unit)), angle = 2.0 * pi * (c[1] + 0.5) * unit;
   noise[0] = r * cos(angle), noise[1] = r * sin(angle);
   r = sqrt(-2.0 * log((c[2] + 0.5) * unit));
   noise[2] = r * cos(2.0 * pi * (c[3] + 0.5) * unit);
+}
+
+// v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV).
+extern "C" __global__ void ornstein_uhlenbeck(
+    int n, Motion* motions, const int64* ids, int64 seed, int64 step, int stream, double decay, double energy) {
+  const int i = THREAD;
+  if (i >= n) return;
+  double noise[3];
+  standard_normals(ids[i], seed, step, stream, noise);
   const double width = sqrt((1.0 - decay * decay) * energy * motions[i].inverse_mass);
   motions[i].x = decay * motions[i].x + width * noise[0];
   motions[i].y = decay * motions[i].y + width * noise[1];
@@ -256,20 +283,47 @@ extern "C" __global__ void ornstein_uhlenbeck(
 // One partial sum per warp over every n_warps-th run of 32 atoms, always in the same order; the host
 // adds up the partial sums.
 
+// Components xx yy zz yz xz xy of m v v (eV) into partial (n_warps, 6).
 extern "C" __global__ void sum_kinetic(int n, int n_warps, const Motion* motions, double* partial) {
   const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (warp >= n_warps) return;
-  double sum = 0;
+  double sum[6] = {0, 0, 0, 0, 0, 0};
   for (int i = warp * 32 + lane; i < n; i += 32 * n_warps) {
     const Motion v = motions[i];
-    sum += (v.x * v.x + v.y * v.y + v.z * v.z) / v.inverse_mass;
+    const double x = v.x / v.inverse_mass, y = v.y / v.inverse_mass, z = v.z / v.inverse_mass;
+    sum[0] += x * v.x, sum[1] += y * v.y, sum[2] += z * v.z;
+    sum[3] += y * v.z, sum[4] += x * v.z, sum[5] += x * v.y;
   }
-  sum = warp_sum(sum);
-  if (lane == 0) partial[warp] = sum;
+  for (int c = 0; c < 6; c++) {
+    const double total = warp_sum(sum[c]);
+    if (lane == 0) partial[6 * warp + c] = total;
+  }
+}
+
+// F += sqrt(strength m) noise - friction m v, and the power of these forces, sum of F v (eV/ps), into partial.
+extern "C" __global__ void add_langevin_forces(
+    int n, int n_warps, const Motion* motions, const int64* ids, int64* forces, int64 seed, int64 step, int stream,
+    double friction, double strength, double* partial) {
+  const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5);
+  if (warp >= n_warps) return;
+  double power = 0;
+  for (int i = warp * 32 + lane; i < n; i += 32 * n_warps) {
+    const Motion v = motions[i];
+    const double mass = 1 / v.inverse_mass, width = sqrt(strength * mass);
+    double noise[3];
+    standard_normals(ids[i], seed, step, stream, noise);
+    const double x = width * noise[0] - friction * mass * v.x, y = width * noise[1] - friction * mass * v.y;
+    const double z = width * noise[2] - friction * mass * v.z;
+    forces[4 * (size_t)i] += to_fixed(x), forces[4 * (size_t)i + 1] += to_fixed(y);
+    forces[4 * (size_t)i + 2] += to_fixed(z);
+    power += x * v.x + y * v.y + z * v.z;
+  }
+  power = warp_sum(power);
+  if (lane == 0) partial[warp] = power;
 }
 
 // Sums of the columns of values (n, columns) into partial (n_warps, columns).
-extern "C" __global__ void sum_columns(int n, int columns, int n_warps, const double* values, double* partial) {
+extern "C" __global__ void sum_columns(int n, int n_warps, int columns, const double* values, double* partial) {
   const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (warp >= n_warps) return;
   for (int c = 0; c < columns; c++) {

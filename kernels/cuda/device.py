@@ -28,7 +28,7 @@ class DeviceError(ModelError):
 
 @cache
 def source(*names):
-    """Text of kernel files, one after another."""
+    """Text of kernel files of this folder (or with absolute paths), one after another."""
     folder = resources.files(__package__)
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 

@@ -12,14 +12,13 @@ from dpmd.models.networks import evaluate
 from ..operators import Evaluation, resolve_parameters
 from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, WORKSPACE, CudaDevice, DeviceError
 from .packing import even, pack_embeddings, pack_exact_networks, pack_fitting
+from .sums import Sums
 
 FIXED_SCALE = 2.0**42  # units of forces and virials in kernels, as in common.cuh
 #: centres of a chunk; scratch memory is about 22 kB each in mixed precision
 CHUNK = 32768
 #: bytes of scratch for the rows of exact embedding networks
 EXACT_BYTES = 256 << 20
-#: warps that share a sum
-SUM_WARPS = 1024
 #: rows of a block and its threads, as in few.cu
 FEW_ROWS, FEW_THREADS = 8, 512
 #: whose low-rank bases each mode uses
@@ -111,7 +110,10 @@ class CudaOperators:
             },
         )  # fmt: skip
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
-        self._step_key = self._partial = self._virials = self._host_list = None
+        self._work = self._key = self._host_list = None
+        self._sums = Sums(self.device)
+        #: whether steps of a simulation compute the virial too; else reading it costs one more evaluation
+        self.virial_every_step = False
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
@@ -181,6 +183,7 @@ class CudaOperators:
         """
         d = self.model.descriptor
         per_atom = 32 * 3 + 32 * 2 + 32 * 2 + 2 * (8 + 4 + 8 + 12) + 16 + 4 * d.n_types + 4 + 4 * stride + 24
+        per_atom += 72 * self.virial_every_step
         per_any = 32 + 12 + 4 + 4 + 16 + 4 * 8
         tables = sum(a.nbytes for a in (self._near, self._far))
         scratch = min(n_atoms, self._chunk or CHUNK) * self.bytes_per_centre(stride)
@@ -377,62 +380,87 @@ class CudaOperators:
 
     # ------------------------------------------------------------------ steps of a simulation
 
-    def _evaluate_on_device(self, atoms, types, neighbors, forces, frame_parameters, atomic_parameters):
-        key = (neighbors.generation, atoms.shape, len(forces))
-        if self._step_key != key:
-            self._step_key, self._version = key, None
-            n, device = len(forces), self.device
-            self._work = Work(
-                atoms=atoms, rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
-                type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
-                constants=device.empty(n, np.float64), overflowed=device.zeros(1, np.int32),
-            )  # fmt: skip
-            self._seen_overflow = 0
-            _, extra = resolve_parameters(self.model, 1, frame_parameters, atomic_parameters, None)
-            if self.n_extra:
-                self._work.extra = device.upload(np.repeat(extra, n, axis=0))
-            kinds = np.arange(self.model.n_types)
-            by_type = self.constant_energies(kinds, np.repeat(extra, len(kinds), axis=0))
-            self._by_type = device.upload(np.append(by_type, 0.0))
-            self.prepare(self._work)
-            self._replay = None
-        overflowed = 0
+    def _evaluate_on_device(
+        self, atoms, types, neighbors, forces, frame_parameters, atomic_parameters, atomic_virials
+    ):  # fmt: skip
+        arrays = atoms, neighbors.rows, neighbors.counts, neighbors.centres
+        key = neighbors.generation, self.virial_every_step
+        if self._key != key or any(a is not b for a, b in zip(self._arrays, arrays, strict=True)):
+            self._key, self._arrays = key, arrays
+            self._begin_steps(neighbors, forces, frame_parameters, atomic_parameters)
+        work, overflowed = self._work, 0
         if self._version != neighbors.version:
             self._version = neighbors.version
-            self._work.constants[...] = self._by_type[types[: len(forces)]]  # -1, ignored atoms, is the last
-            total = int(self._work.overflowed[0])
-            overflowed, self._seen_overflow = total - self._seen_overflow, total
-        if self._replay is None:
+            work.constants[...] = self._by_type[types[: len(work.forces)]]  # -1, ignored atoms, is the last
+            total = int(work.overflowed[0])
+            overflowed = -(-(total - self._seen_overflow) // max(self._evaluations, 1))
+            self._seen_overflow, self._evaluations = total, 0
+        if atomic_virials or forces is not work.forces:
+            neighbors.follow()
+            return self._evaluate_beside(work, forces, atomic_virials)
+        self._evaluations += 1
 
-            def step():
-                neighbors.follow()
-                self.launch(self._work)
+        def step():
+            neighbors.follow()
+            self.launch(work)
 
-            step()  # once directly: compiles, and cuBLAS sets itself up
-            self._replay = self.device.record(step)
-        elif not neighbors.is_ahead:
+        if self._replay is None or self._recorded_scratch is not self._scratch:
+            if self._replay is None and self._evaluations == 1:
+                step()  # once directly: compiles, and cuBLAS sets itself up; lists used once are not worth more
+                return DeviceEvaluation(self, work, overflowed)
+            self.prepare(work)
+            self._replay, self._recorded_scratch = self.device.record(step), self._scratch
+        if not neighbors.is_ahead:
             self._replay()
         neighbors.is_ahead = False
         if self._few:
             neighbors.ahead = self._replay
-        return DeviceEvaluation(self, self._work, overflowed)
+        return DeviceEvaluation(self, work, overflowed)
+
+    def _begin_steps(self, neighbors, forces, frame_parameters, atomic_parameters):
+        """Arrays for evaluations of these lists, which later ones use again."""
+        n, device = len(forces), self.device
+        self._work = work = Work(
+            atoms=self._arrays[0], rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
+            type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
+            constants=device.empty(n, np.float64), overflowed=device.zeros(1, np.int32),
+            virials=device.zeros((n, 9), np.float64) if self.virial_every_step else None,
+        )  # fmt: skip
+        _, extra = resolve_parameters(self.model, 1, frame_parameters, atomic_parameters, None)
+        if self.n_extra:
+            work.extra = device.upload(np.repeat(extra, n, axis=0))
+        kinds = np.arange(self.model.n_types)
+        by_type = self.constant_energies(kinds, np.repeat(extra, len(kinds), axis=0))
+        self._by_type = device.upload(np.append(by_type, 0.0))
+        self._seen_overflow = self._evaluations = 0
+        self._version = self._replay = self._recorded_scratch = None
+
+    def _evaluate_beside(self, work, forces, atomic_virials):
+        """An evaluation for outputs: sums on the host, ``work`` as it was; ``forces`` are overwritten."""
+        device, n = self.device, len(forces)
+        of_atoms = device.empty((n, 9), np.int64) if atomic_virials else None
+        work = replace(
+            work, forces=forces, virials=device.zeros((n, 9), np.float64), atomic_virials=of_atoms,
+            overflowed=device.zeros(1, np.int32),
+        )  # fmt: skip
+        self.launch(work)
+        return Evaluation(
+            energies=self.sum_columns(work.energies, 1),
+            virials=self.sum_columns(work.virials, 9).reshape(1, 3, 3),
+            atomic_energies=device.download(work.energies),
+            atomic_virials=(device.download(of_atoms) / FIXED_SCALE).reshape(-1, 3, 3) if atomic_virials else None,
+            overflowed=int(work.overflowed[0]),
+        )
 
     def sum_columns(self, values, columns):
         """Sums (columns,) of the columns of an array on the device, always in the same order."""
-        if self._partial is None:
-            self._partial = self.device.empty((SUM_WARPS, 9), np.float64)
-            self._sums = self.device.compile(("atoms.cu",), {})
-        n = len(values)
-        self._sums.warps("sum_columns", SUM_WARPS, n, columns, SUM_WARPS, values, self._partial)
-        partial = self.device.download(self._partial).reshape(-1)[: SUM_WARPS * columns]
-        return partial.reshape(SUM_WARPS, columns).sum(axis=0)
+        return self._sums.sum("sum_columns", columns, len(values), columns, values)
 
     def virial(self, work):
-        """(9,) eV of the atoms of ``work``: evaluates it again."""
-        if self._virials is None or len(self._virials) != len(work.forces):
-            self._virials = self.device.zeros((len(work.forces), 9), np.float64)
-        self.launch(replace(work, virials=self._virials))
-        return self.sum_columns(self._virials, 9)
+        """(3, 3) eV of the atoms of ``work``; evaluates them again if the last evaluation left it out."""
+        if work.virials is None:
+            return self._evaluate_beside(work, self.device.empty(work.forces.shape, np.int64), False).virials[0]
+        return self.sum_columns(work.virials, 9).reshape(3, 3)
 
     # ------------------------------------------------------------------ evaluation of arrays on the host
 
@@ -451,12 +479,13 @@ class CudaOperators:
         """See :class:`dpmd.kernels.operators.Operators`.
 
         With a list of a :class:`dpmd.parallel.DeviceDomain`, arrays stay on the device: ``positions`` are
-        its atoms, ``forces`` (n, 4) in fixed point are overwritten, and sums are made when read.
+        its atoms, ``forces`` (n, 4) in fixed point are overwritten.  For the forces of the first call sums
+        are made when read; for other ones, and with ``atomic_virials`` (of local atoms), at once.
         Arrays of the host are copied there and back.
         """
         if hasattr(neighbors, "generation"):
             return self._evaluate_on_device(
-                positions, types, neighbors, forces, frame_parameters, atomic_parameters
+                positions, types, neighbors, forces, frame_parameters, atomic_parameters, atomic_virials
             )  # fmt: skip
         n, n_types, device = neighbors.n_centres, self.model.n_types, self.device
         offsets, extra = resolve_parameters(self.model, n, frame_parameters, atomic_parameters, system_offsets)
@@ -503,8 +532,8 @@ class CudaOperators:
 class DeviceEvaluation:
     """Sums of an evaluation that stayed on the device, made when they are read.
 
-    ``virials`` evaluates once more, with the virial, and so holds for the present positions;
-    ``overflowed`` is what was known at the last rebuild of the lists.
+    ``virials`` evaluates once more, for the present positions, unless the operators compute the virial at
+    every step; ``overflowed`` is what was known at the last rebuild of the lists.
     """
 
     def __init__(self, operators, work, overflowed):
@@ -518,7 +547,7 @@ class DeviceEvaluation:
     @property
     def virials(self):
         """(1, 3, 3) eV."""
-        return self._operators.virial(self._work).reshape(1, 3, 3)
+        return self._operators.virial(self._work)[None]
 
     @property
     def atomic_energies(self):

@@ -1,10 +1,12 @@
-"""Fixtures for md-run.
+"""Fixtures for md-run and ensembles.
 
 ``water_run`` : function that writes an input file for 24 water atoms with a small model into a
 folder and runs it there with changed settings; returns the exit code and what was printed.
+``argon`` : the module argon.py beside this file.
 """
 
 import copy
+import importlib.util
 from pathlib import Path
 
 import ase
@@ -83,3 +85,11 @@ def thermo_columns():
         return {name: np.array([float(row[k]) for row in rows[1:]]) for k, name in enumerate(rows[0])}
 
     return read
+
+
+@pytest.fixture(scope="session")
+def argon():
+    spec = importlib.util.spec_from_file_location("dpmd_tests_argon", Path(__file__).with_name("argon.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -46,6 +46,7 @@ class EmulatedDevice:
     """See :class:`dpmd.kernels.cuda.CudaDevice`.  folder : for compiled kernels."""
 
     name, has_bf16, xp, index = "emulation on a CPU", True, np, 0
+    memory_errors = ()
 
     def __init__(self, folder):
         self.folder = Path(folder)

@@ -1,14 +1,13 @@
 """Kernels for GPUs: compiled by nvcc where there is one, emulated on a CPU, and, marked ``gpu``, run on a GPU."""
 
-import importlib.util
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dpmd.barostats import Coupling, NoseHooverBarostat
 from dpmd.device_system import DeviceSystem
 from dpmd.ensembles import (
     Langevin,
@@ -19,7 +18,7 @@ from dpmd.ensembles import (
     draw_velocities,
 )
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.kernels.cuda import CudaDevice, CudaOperators, available
+from dpmd.kernels.cuda import CudaOperators, available
 from dpmd.kernels.cuda.device import source
 from dpmd.models import load
 from dpmd.models.tables import can_tabulate, tabulate
@@ -39,31 +38,6 @@ VARIANTS = {
     "mixed-full": {"REAL": "float", "INPUT_KIND": 2, "SHARED_SELECTION": 1, "N_TYPES": 3},
     "half": {"REAL": "float", "INPUT_KIND": 1, "N_BASIS": 32, "N_TYPES": 1},
 }
-
-
-@cache
-def emulation():
-    """Module with a device made of numpy and the host's compiler (a file beside this one)."""
-    path = Path(__file__).with_name("emulated_device.py")
-    spec = importlib.util.spec_from_file_location("dpmd_tests_emulated_device", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def emulated(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to emulate kernels with")
-    return emulation().EmulatedDevice(tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.fixture(scope="session")
-def gpu():
-    reason = available()
-    if reason:
-        pytest.skip(reason)
-    return CudaDevice(0)
 
 
 # --------------------------------------------------------------------- compilation
@@ -183,6 +157,7 @@ ENSEMBLES = {
     "nose-hoover": lambda: NoseHooverChain(5e-4, Ramp(300.0), 0.05),
     "langevin": lambda: Langevin(5e-4, Ramp(300.0), 0.1, seed=7),
     "csvr": lambda: StochasticVelocityRescaling(5e-4, Ramp(300.0), 0.05, seed=7),
+    "mtk": lambda: NoseHooverBarostat(5e-4, Coupling.of_kind("tri", Ramp(1.0), 0.2), Ramp(300.0), 0.05),
 }
 
 
@@ -211,6 +186,7 @@ def both(case, device, ensemble, steps, **options):
         DeviceSystem(start(case, model.type_map), device), CudaOperators(model, "double", device, **options),
         DeviceDomain(model.cutoff, 0.3, model.n_types, device), ENSEMBLES[ensemble](),
     )  # fmt: skip
+    on_device.operators.virial_every_step = on_device.ensemble.needs_virial
     for simulation in (on_cpu, on_device):
         simulation.run(steps)
     return on_cpu, on_device

@@ -164,7 +164,8 @@ def test_all_mistakes_are_listed_with_their_lines(script):
 def test_what_only_results_can_tell_is_no_mistake(script, head):
     """Values of a run, files that the script writes itself, loops, and what depends on them."""
     log = script(
-        head + "velocity all create 330 5\nfix 1 all nve\nrun 2\nvariable e equal $(pe)\nvariable f equal sqrt($e+1e6)\n"
+        head
+        + "velocity all create 330 5\nfix 1 all nve\nrun 2\nvariable e equal $(pe)\nvariable f equal sqrt($e+1e6)\n"
         'if "$(temp) > 1e9" then "print hot" "quit 1"\n'
         "print $(v_f/(step-1)) file e.txt\nwrite_data w.data\nshell mkdir made\ndump 1 all atom 1 made/a.*\n"
         "variable n loop 2\nlabel top\nrun $(1+ceil(v_e*0))\nnext n\njump SELF top\nundump 1\nwrite_restart r.*\n"
