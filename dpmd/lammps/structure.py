@@ -12,6 +12,7 @@ from ..units import temperature
 from .datafile import STYLES, read_data
 from .language import ScriptError
 from .parkmiller import ParkMiller, velocity_noise
+from .schedule import Schedule
 
 
 def _positive(word, what):
@@ -107,7 +108,7 @@ def _wrap(system):
 
 
 def _check_faces(session):
-    """Refuse atoms outside fixed faces; wrap atoms into the box."""
+    """Refuse atoms outside fixed faces; wrap atoms into the box, and fit the faces that follow them."""
     system = session.system
     largest = float(np.abs(system.positions).max(initial=0.0))
     if largest > 1e3 * float(np.diag(system.cell).max()) + 1e5:
@@ -123,6 +124,9 @@ def _check_faces(session):
                 f"{'xyz'[axis]}, which is fixed; use boundary s there or a larger box"
             )
     _wrap(system)
+    schedule = Schedule(None, session.faces, session.first_low, session.first_length, 1, 0, True, on_lost="ignore")
+    schedule.low = session.low
+    schedule.place_faces(system, first=True)
 
 
 def boundary(session, words):
