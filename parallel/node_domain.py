@@ -136,7 +136,7 @@ class DistributedDomain:
             raise ValueError(f"balance {balance!r} is not one of {', '.join(BALANCES)}")
         self.processes, self.cutoff, self.skin, self.balance = processes, float(cutoff), float(skin), balance
         self._node = processes.node
-        self._memory = NodeMemory(self._node)
+        self._memory = NodeMemory(processes)
         self._builder = NeighborListBuilder(n_types, threads)
         self._work = self._cost = None
         self._evaluation_began = self._evaluation_time = 0.0
@@ -330,7 +330,7 @@ class DistributedDomain:
         """
         if values is self.forces:
             self.exchanges += 1
-            self._evaluation_time += perf_counter() - self._evaluation_began
+            self._evaluation_time += perf_counter() - self.processes.waiting - self._evaluation_began
             self._evaluations += 1
             return self._fold_forces()
         columns = values.reshape(len(values), int(np.prod(values.shape[1:])))
@@ -343,7 +343,7 @@ class DistributedDomain:
         return folded.reshape(self._n_own, *values.shape[1:])
 
     def _start_evaluation(self):
-        self._evaluation_began = perf_counter()
+        self._evaluation_began = perf_counter() - self.processes.waiting
 
     def _counted(self, n_bytes):
         """Note a message to another box."""
@@ -353,9 +353,8 @@ class DistributedDomain:
     def _wait(self, requests):
         from mpi4py import MPI
 
-        begin = perf_counter()
-        MPI.Request.Waitall(requests)
-        self._memory.waiting += perf_counter() - begin
+        with self.processes.wait():
+            MPI.Request.Waitall(requests)
 
     def free(self):
         """Give shared memory back; the domain is of no use afterwards."""
@@ -364,16 +363,15 @@ class DistributedDomain:
     # ------------------------------------------------------------------ counters
 
     def reset_counters(self):
-        """Count messages and waiting from here on."""
+        """Count messages from here on."""
         self.messages = self.message_bytes = self.exchanges = 0
-        self._memory.waiting = 0.0
 
     def statistics(self):
         """What the exchange cost so far: a dict, the same on every rank.
 
         messages_per_step, bytes_per_step : positions and forces, between boxes, all boxes
         together; atoms_per_rank, atoms_per_node, ghosts_per_node : (least, mean, most);
-        imbalance : most over mean atoms per rank; waiting_s : (mean, longest) per rank.
+        imbalance : most over mean atoms per rank.
         """
         p, first = self.processes, self._node.rank == 0
         steps = max(self.exchanges, 1)
@@ -384,14 +382,13 @@ class DistributedDomain:
             return [0.0 - float(most[0]), float(total / number), float(most[1])]
 
         atoms = spread(self._n_own, True, p.size)
-        sums = p.sum(np.array([self.messages, self.message_bytes, self._memory.waiting], float))
+        sums = p.sum(np.array([self.messages, self.message_bytes], float))
         return {
             "scheme": self.scheme, "node_grid": list(self.partition.grid), "balance": self.balance,
             "messages_per_step": float(sums[0] / steps), "bytes_per_step": float(sums[1] / steps),
             "atoms_per_rank": atoms, "atoms_per_node": spread(self._n_node, first, p.n_nodes),
             "ghosts_per_node": spread(self._n_ghosts, first, p.n_nodes),
             "imbalance": atoms[2] / max(atoms[1], 1e-300),
-            "waiting_s": [float(sums[2] / p.size), float(p.largest(self._memory.waiting))],
         }  # fmt: skip
 
 
