@@ -107,6 +107,13 @@ def _wrap(system):
     system.images[moved] += turns[moved].astype(np.int32)
 
 
+def _fit_faces(session, first=False):
+    """Let faces s and m follow the atoms, which may have come or moved."""
+    schedule = Schedule(None, session.faces, session.first_low, session.first_length, 1, 0, True, on_lost="ignore")
+    schedule.low = session.low
+    schedule.place_faces(session.system, first)
+
+
 def _check_faces(session):
     """Refuse atoms outside fixed faces; wrap atoms into the box, and fit the faces that follow them."""
     system = session.system
@@ -124,9 +131,7 @@ def _check_faces(session):
                 f"{'xyz'[axis]}, which is fixed; use boundary s there or a larger box"
             )
     _wrap(system)
-    schedule = Schedule(None, session.faces, session.first_low, session.first_length, 1, 0, True, on_lost="ignore")
-    schedule.low = session.low
-    schedule.place_faces(system, first=True)
+    _fit_faces(session, first=True)
 
 
 def boundary(session, words):
@@ -270,7 +275,8 @@ def change_box(session, words):
         else:
             raise ScriptError(f"change_box: unexpected {name!r}")
     session.first_low, session.first_length = new_low.copy(), np.diag(new).copy()
-    _describe_box(session, new_low, system.cell, session.triclinic)
+    _fit_faces(session)
+    _describe_box(session, session.bounds()[0], system.cell, session.triclinic)
     session.changed()
 
 
@@ -498,6 +504,7 @@ def create_atoms(session, words):
         np.concatenate([session.molecule_of[old_ids], np.zeros(n, np.int64)]),
     )  # fmt: skip
     session.first_low, session.first_length = first
+    _fit_faces(session)
     session.log(f"Created {n} atoms")
 
 
@@ -565,6 +572,7 @@ def displace_atoms(session, words):
             noise = velocity_noise(_positive(rest[3], "the seed"), system.ids, x + system.origin, "geom")
             x[mask] += (2 * noise * amounts)[mask]
     _wrap(system)
+    _fit_faces(session)
     session.changed()
 
 
