@@ -550,6 +550,7 @@ class Job:
         """Compile or load the kernels, so that the loop is timed without that."""
         log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
         domain.update(system)
+        domain.neighbors.fetch()  # together, which what follows is not
         spare = np.zeros_like(domain.forces)
         # root compiles, the other ranks find its code in the cache
         self.processes.root_first(
@@ -618,6 +619,9 @@ class Job:
                 f"{parallel['bytes_per_step'] / 1e3:.1f} kB per step between boxes; imbalance "
                 f"{parallel['imbalance']:.3f}"
             )
+            early = parallel["early_per_rank"]
+            if early[2]:
+                log(f"              up to {early[1]:.0f} atoms per rank are evaluated while messages travel")
         if self.processes.root:
             self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 

@@ -172,6 +172,17 @@ def test_minimisation_committee_and_values_of_atoms(water_run, write_input, ther
     np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-12)
 
 
+def test_atoms_are_evaluated_while_messages_travel(water_run, write_input, thermo_columns):
+    settings = settings_of("nve", 10) | {"structure": {"replicate": [12, 2, 2]}}
+    write_input("one", **settings)
+    assert water_run(name="one", **settings, output=[{"file": "one.extxyz", "every": 10, "forces": True}])[0] == 0
+    code, text = ranks(4, write_input("several", **settings), "--ranks-per-node", "2")
+    assert code == 0, text
+    assert "grid 2 x 1 x 1" in text
+    assert int(re.search(r"up to (\d+) atoms per rank are evaluated while messages travel", text)[1]) > 150
+    assert_same(thermo_columns, "one", "several", 1e-7)
+
+
 def test_two_hosts(water_run, write_input, thermo_columns):
     version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False).stdout
     if "HYDRA" not in version:
