@@ -36,7 +36,7 @@ from .units import MASS_VELOCITY
 #: keys that may differ between the parts of a run without a word
 _free_to_change = {
     "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
-    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance",
+    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance", "halo_precision",
 }  # fmt: skip
 
 #: steps between checks of a run on a GPU, where each copies the atoms to the host
@@ -291,7 +291,7 @@ class Job:
     def _domain(self, potential):
         """Who computes what, as the input asks; collective."""
         run = self.settings.run
-        return potential.domain(self.processes, run.decomposition, run.balance)
+        return potential.domain(self.processes, run.decomposition, run.balance, run.halo_precision)
 
     # ------------------------------------------------------------------ the log
 
@@ -350,6 +350,8 @@ class Job:
             f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
             f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
         )
+        if domain.halo_error:
+            log(f"              positions from other boxes travel as float32, off by {domain.halo_error:.1e} Å at most")
 
     @staticmethod
     def _describe_cell(system):
@@ -433,6 +435,9 @@ class Job:
         s = self.settings
         root = self.processes.root
         self.processes.on_root(self._check_outputs)
+        self.processes.on_root(
+            lambda: preflight.check_halo(s.run.halo_precision, s.run.decomposition, s.run.where("halo_precision"))
+        )
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
         system, ensemble, outputs = self._begin(potential)
