@@ -164,7 +164,8 @@ SECTIONS = (
             Option("seed", int, 1, "of all random numbers", minimum=0, maximum=2**63 - 1),
             Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
             Option(
-                "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one",
+                "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one, with several "
+                "ranks if there is one for each; cuda: ranks of a machine take its GPUs in turn",
                 command_line=True,
             ),
             Option(

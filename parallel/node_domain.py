@@ -30,23 +30,11 @@ import numpy as np
 from dpmd.kernels.neighbors import NeighborListBuilder
 
 from .domain import UnusableStructure, _largest_displacement, _wrap, check_usable
-from .geometry import choose_grid
 from .migration import deliver
-from .partition import (
-    Partition,
-    balanced_boundaries,
-    equal_boundaries,
-    histograms,
-    share_of_rank,
-    sorted_in_space,
-)
+from .partition import divide_cell, share_of_rank, sorted_in_space
 from .shared import NodeMemory
 
 _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
-#: node boundaries move when the fullest node has this many times the mean, ...
-IMBALANCE_LIMIT = 1.1
-#: ... and if that makes it smaller by at least this factor
-WORTHWHILE_GAIN = 0.95
 #: evaluation starts before messages have arrived if every rank of the node has this many atoms that need none
 LEAST_EARLY = 128
 #: how a node's atoms are shared out
@@ -207,37 +195,12 @@ class DistributedDomain:
             raise error
 
     def _divide_cell(self, system, inverse):
-        """The partition for the present cell and atoms: equal boxes, or balanced ones where that pays.
-
-        It depends on the positions alone, not on what it was before.
-        """
-        p, periodic = self.processes, np.asarray(system.periodic, bool)
-        fractions = system.positions @ inverse
-        low, high = np.zeros(3), np.ones(3)
-        if not periodic.all():
-            ends = p.largest(np.concatenate([fractions, -fractions], axis=1).max(axis=0, initial=-np.inf))
-            high = np.where(periodic, 1.0, ends[:3] + 1e-9)
-            low = np.where(periodic, 0.0, -ends[3:] - 1e-9)
-        if not np.isfinite([low, high]).all():
-            low, high = np.zeros(3), np.ones(3)
-        extent = system.cell * (high - low)[:, None]
-        grid = choose_grid(extent, p.n_nodes, self.cutoff + self.skin, tuple(periodic))
-
-        def trial(boundaries):
-            partition = Partition(system.cell.copy(), grid, periodic, boundaries)
-            counts = p.sum(np.bincount(partition.owners(fractions), minlength=p.n_nodes))
-            return partition, counts.max() * p.n_nodes / max(counts.sum(), 1)
-
-        partition, imbalance = trial(equal_boundaries(grid, low, high))
-        if imbalance > IMBALANCE_LIMIT:
-            counts = p.sum(histograms(fractions, low, high))
-            moved, better = trial(balanced_boundaries(grid, counts, low, high))
-            if better < WORTHWHILE_GAIN * imbalance:
-                partition, imbalance = moved, better
-        self.node_imbalance = float(imbalance)
-        old = self.partition
-        same = old is not None and old.grid == grid and np.array_equal(old.cell, partition.cell)
-        if not (same and all(map(np.array_equal, old.boundaries, partition.boundaries))):
+        """The partition for the present cell and atoms."""
+        partition, self.node_imbalance = divide_cell(
+            self.processes, system.cell, system.periodic, system.positions @ inverse, self.processes.n_nodes,
+            self.cutoff + self.skin,
+        )  # fmt: skip
+        if self.partition is None or not self.partition.same_as(partition):
             self.partition = partition  # else the old one, which remembers its neighbours
 
     def _collect_node(self, system, inverse):
