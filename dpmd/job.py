@@ -36,7 +36,7 @@ from .units import MASS_VELOCITY
 #: keys that may differ between the parts of a run without a word
 _free_to_change = {
     "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
-    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance",
+    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance", "halo_precision",
 }  # fmt: skip
 
 #: steps between checks of a run on a GPU, where each copies the atoms to the host
@@ -296,7 +296,7 @@ class Job:
     def _domain(self, potential):
         """Who computes what, as the input asks; collective."""
         run = self.settings.run
-        return potential.domain(self.processes, run.decomposition, run.balance)
+        return potential.domain(self.processes, run.decomposition, run.balance, run.halo_precision)
 
     # ------------------------------------------------------------------ the log
 
@@ -355,6 +355,9 @@ class Job:
             f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
             f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
         )
+        error = counts.get("halo_error_A", 0.0)
+        if error:
+            log(f"              positions from other boxes travel as float32, off by {error:.1e} Å at most")
 
     @staticmethod
     def _describe_cell(system):
@@ -439,6 +442,9 @@ class Job:
         root = self.processes.root
         self._choose_device()
         self.processes.on_root(self._check_outputs)
+        self.processes.on_root(
+            lambda: preflight.check_halo(s.run.halo_precision, s.run.decomposition, s.run.where("halo_precision"))
+        )
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
         system, ensemble, outputs = self._begin(potential)
@@ -521,6 +527,8 @@ class Job:
             if self.processes.size > 1:
                 ranks, advice = on_device.ranks_text()
                 log(f"  GPUs        {ranks}")
+                if s.run.halo_precision != "double":
+                    log.warning("positions travel between GPUs in float64: halo_precision is for ranks on CPUs")
                 if advice:
                     log.warning(advice)
         begin = time.perf_counter()

@@ -212,6 +212,11 @@ SECTIONS = (
                 "neighbours; measured: by times, so that rounding differs from run to run",
                 choices=("atoms", "work", "measured"), command_line=True,
             ),
+            Option(
+                "halo_precision", str, "double", "with MPI on CPUs, positions that travel to other nodes: double; "
+                "single: as float32 offsets, half the bytes and an error below 1e-7 of the skin",
+                choices=("double", "single"), command_line=True,
+            ),
             Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),
             Option(
                 "max_displacement", float, 1.0, "an atom that moves further in one step stops the run", "Å", minimum=0.0

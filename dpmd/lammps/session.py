@@ -551,7 +551,8 @@ class Session:
     def _domain(self, potential):
         if self.processes.size == 1:
             return potential.domain()
-        return potential.domain(self.processes, self.options.decomposition, self.options.balance)
+        options = self.options
+        return potential.domain(self.processes, options.decomposition, options.balance, options.halo_precision)
 
     def _describe(self, potential):
         """Say, once, which element each type is; warn where the mass is another element's."""
