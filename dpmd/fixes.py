@@ -301,7 +301,8 @@ class AddForce(GroupFix):
     def after_forces(self, system):
         chosen = self.chosen(system)
         self.vector = system.sum(system.forces[chosen].sum(axis=0))
-        self.scalar = -float(system.sum((system.unwrapped_positions[chosen] @ self.values).sum()))
+        x = system.unwrapped_positions[chosen] + system.origin
+        self.scalar = -float(system.sum((x @ self.values).sum()))
         system.forces[chosen] += self.values
 
 

@@ -286,6 +286,29 @@ def test_displaced_atoms_are_wrapped(script):
     assert np.allclose(rows[4], [5, 3.6388391190855, 7.13814894004639, 0.103853039445287, 0], rtol=0, atol=1e-13)
 
 
+def test_velocities_by_position_in_a_triclinic_box(script, head):
+    """They depend on the last bit of positions, which LAMMPS rounds when it reads a box with a tilt line."""
+    script(
+        head + "velocity all create 300 87287 loop geom\n"
+        "write_dump all custom v.txt id vx vy vz modify sort id format float %.12g\n"
+        "velocity all ramp vx 0 1 y 0 10 sum yes\n"
+        "write_dump all custom w.txt id y vx modify sort id format float %.12g\n"
+    )
+    rows, ramped = np.loadtxt("v.txt", skiprows=9), np.loadtxt("w.txt", skiprows=9)
+    # LAMMPS 22 Jul 2025
+    assert np.allclose(rows[1], [2, -7.47318210049, -2.71312246043, -2.96513221391], rtol=1e-10)
+    assert np.allclose(rows[2], [3, 5.42900888712, -1.38596862089, -5.92661801556], rtol=1e-10)
+    assert np.allclose(ramped[:, 2] - rows[:, 1], np.clip(ramped[:, 1] / 10, 0, 1), rtol=0, atol=1e-9)
+
+
+def test_energy_of_a_constant_force_counts_from_the_origin(script, head):
+    log = script(
+        head + "change_box all z final -3 16 units box\ngroup O type 1\nfix 1 O addforce 0 0 -0.01\nrun 0\n"
+        "print 'difference $(f_1-0.01*count(O)*xcm(O,z):%.9f)'\n"
+    )
+    assert "\ndifference 0.000000000\n" in log.replace("-0.000000000", "0.000000000")
+
+
 #: {boundary: thermo output at step 0 and 2} of LAMMPS 22 Jul 2025 with DeePMD-kit 3.2.0
 TILTED = {
     "s s s": (
