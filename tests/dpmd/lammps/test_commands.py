@@ -301,6 +301,35 @@ def test_velocities_by_position_in_a_triclinic_box(script, head):
     assert np.allclose(ramped[:, 2] - rows[:, 1], np.clip(ramped[:, 1] / 10, 0, 1), rtol=0, atol=1e-9)
 
 
+def test_deformation_over_several_runs(script, head):
+    """Rates refer to the box at the start of a run, or of the span that several runs share."""
+    log = script(
+        head + "change_box all triclinic\nvelocity all create 300 5\nfix 1 all nve\nthermo_style custom step lx lz xy\n"
+        "thermo_modify format float %.10g\nfix 2 all deform 1 x erate 1.0 z vel 2.0 xy erate 5.0 units box\n"
+        "run 10\nrun 10\nunfix 2\nfix 2 all deform 1 z vel 2.0 units box\n"
+        "run 10 start 20 stop 40\nrun 10 start 20 stop 40\n"
+    )
+    once, twice, half, whole = (thermo(log, k) for k in range(4))
+    edge = 12.4447
+    assert np.allclose([once["Lx"][-1], twice["Lx"][-1]], [edge * 1.005, edge * 1.005**2], rtol=1e-9)
+    assert np.allclose([once["Xy"][-1], twice["Xy"][-1]], [0.025 * edge, 0.05 * edge], rtol=1e-8)
+    assert np.allclose(
+        [v["Lz"][-1] for v in (once, twice, half, whole)], edge + 0.01 * np.arange(1, 5), rtol=1e-9
+    )  # fmt: skip
+
+
+def test_tilts_under_pressure_are_not_scaled_by_edges(script, head):
+    """A tilt that has a pressure of its own does not grow with the edge."""
+    log = script(
+        head.replace("water.lmp", "wtri192.lmp") + "velocity all create 330 5\nthermo_style custom step xy xz yz lz\n"
+        "thermo_modify format float %.12g\nfix 1 all npt temp 330 330 0.1 x 1 100 0.5 z 10 10 0.5 yz 0 0 1.0\nrun 10\n"
+    )
+    # LAMMPS 22 Jul 2025
+    assert thermo(log)["Yz"][-1] == pytest.approx(2.11547678075, rel=1e-9)
+    assert thermo(log)["Xz"][-1] == pytest.approx(-1.12064007705, rel=1e-9)
+    assert thermo(log)["Xy"][-1] == pytest.approx(1.61780594826, rel=1e-9)
+
+
 def test_energy_of_a_constant_force_counts_from_the_origin(script, head):
     log = script(
         head + "change_box all z final -3 16 units box\ngroup O type 1\nfix 1 O addforce 0 0 -0.01\nrun 0\n"
