@@ -86,17 +86,19 @@ class Potential:
         """Names of the model's types."""
         return self.model.type_map
 
-    def domain(self, processes=None, decomposition="node", balance="atoms"):
+    def domain(self, processes=None, decomposition="node", balance="atoms", halo_precision="double"):
         """A new domain for this potential's cutoff and threads.
 
         processes : the :class:`~dpmd.parallel.Processes` that it is spread over, None for this one alone;
-        decomposition : ``"node"`` or ``"rank"``; balance : see :class:`~dpmd.parallel.NodeDomain`.
-        Collective.
+        decomposition : ``"node"`` or ``"rank"``; balance, halo_precision (of nodes) : see
+        :class:`~dpmd.parallel.NodeDomain`.  Collective.
         """
         arguments = self.model.cutoff, self.skin, self.model.n_types, self.operators.threads
         if processes is None or processes.size == 1:
             return SerialDomain(*arguments)
-        return (RankDomain if decomposition == "rank" else NodeDomain)(processes, *arguments, balance)
+        if decomposition == "rank":
+            return RankDomain(processes, *arguments, balance)
+        return NodeDomain(processes, *arguments, balance, halo_precision)
 
     def system(self, atoms, types=None):
         """A :class:`~dpmd.system.System` from ASE Atoms (positions, cell, masses, velocities).

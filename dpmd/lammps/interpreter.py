@@ -324,8 +324,8 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
     """Run a LAMMPS script.  Returns the exit code.
 
     options : namespace with device, precision, threads, no_tabulate, max_displacement, check and, for several
-    ranks, decomposition and balance; variables : ``[(name, values)]`` of -var; log_path : log file or None;
-    screen : stream or None; processes : the ranks, each of which calls this.
+    ranks, decomposition, balance and halo_precision; variables : ``[(name, values)]`` of -var; log_path : log
+    file or None; screen : stream or None; processes : the ranks, each of which calls this.
     Raises InputError listing all mistakes that can be known before anything is run or written.
     """
     processes = processes or OneProcess()

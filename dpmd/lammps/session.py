@@ -32,7 +32,9 @@ def load_potential(path, options, skin, processes):
     path, device, threads = Path(path), options.device, options.threads
     if processes.size > 1:
         if device.startswith("cuda"):
-            raise ScriptError("several ranks compute on CPUs only; start md-run without the MPI launcher to use a GPU")
+            raise ScriptError(
+                "LAMMPS scripts on several ranks use CPUs only; start md-run without the MPI launcher to use a GPU"
+            )
         device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
         key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
@@ -549,7 +551,8 @@ class Session:
     def _domain(self, potential):
         if self.processes.size == 1:
             return potential.domain()
-        return potential.domain(self.processes, self.options.decomposition, self.options.balance)
+        options = self.options
+        return potential.domain(self.processes, options.decomposition, options.balance, options.halo_precision)
 
     def _describe(self, potential):
         """Say, once, which element each type is; warn where the mass is another element's."""
