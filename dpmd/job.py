@@ -239,6 +239,8 @@ class Job:
             self.warnings.append(remark)
         if self.processes.size > 1 and self.device != "cpu":
             self.processes = Processes(self.processes.world, 1)  # a GPU owns a box of its own
+            if run.balance != "atoms":
+                self.warnings.append(f"balance = {run.balance!r} is for CPUs: GPUs get boxes with equally many atoms")
 
     def _make_lower_triangular(self, system):
         """Rotate a cell that may change to the form that barostats need."""

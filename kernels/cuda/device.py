@@ -7,6 +7,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 import ctypes
 import os
 import platform
+import warnings
 from functools import cache, partial
 from importlib import resources
 
@@ -284,13 +285,11 @@ class CudaDevice:
         """Why NCCL cannot be used, or an empty text."""
         # multicast is of no use to messages between two, and its set-up takes memory and permissions
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-        try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what CuPy says is said in the log
             from cupy.cuda import nccl
-
-            nccl.get_version()
-        except Exception as error:  # a missing library, a CuPy made without it
-            return f"no NCCL ({error}); pip install nvidia-nccl-cu13 or -cu12"
-        return ""
+        cuda = self.xp.cuda.runtime.runtimeGetVersion() // 1000
+        return "" if nccl.available else f"no NCCL; pip install nvidia-nccl-cu{cuda}"
 
     def connection_key(self):
         """What one process has to tell the others before all :meth:`connect`."""

@@ -77,8 +77,10 @@ def test_run_and_restart_on_other_numbers_of_gpus(run, thermo_columns):
             for ending in ("thermo.csv", "extxyz"):
                 assert Path(f"parts.{ending}").read_bytes() == Path(f"whole.{ending}").read_bytes()
         assert_same(thermo_columns, "cpu", "parts")
-    code, text = run("shared", 3, 1)
+    code, text = run("shared", 3, 1, balance="work")
+    assert code == 0, text
     assert "3 ranks share 2 GPUs" in text
+    assert "GPUs get boxes with equally many atoms" in text
 
 
 def test_more_ranks_than_gpus_compute_on_cpus_unless_told_otherwise(run):
