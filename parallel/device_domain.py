@@ -24,6 +24,7 @@ class DeviceNeighbors:
     centres : (n,) int32, local atoms by type; type_counts : how many of each;
     generation : changes when arrays have moved, so that recorded steps are void; version : with every build;
     follow : moves the ghosts, to be called before every evaluation (recorded with it);
+    with_virial : whether every evaluation computes the virial too; else reading it costs one more;
     ahead : set by the operators: evaluates this list; called while the host still waits to hear whether the
     list is good, and then is_ahead.
     """
@@ -35,6 +36,7 @@ class DeviceNeighbors:
     generation: int
     version: int
     follow: Callable
+    with_virial: bool = False
     ahead: Callable = None
     is_ahead: bool = False
 
@@ -52,10 +54,12 @@ class DeviceNeighbors:
 class DeviceDomain:
     """See :class:`dpmd.parallel.SerialDomain`; systems are :class:`dpmd.device_system.DeviceSystem`.
 
-    cutoff, skin : Å; n_types : the model's; device : a :class:`dpmd.kernels.cuda.CudaDevice`.
+    cutoff, skin : Å; n_types : the model's; device : a :class:`dpmd.kernels.cuda.CudaDevice`;
+    with_virial : whether evaluations compute the virial too, for ensembles that read it at every step.
     """
 
-    def __init__(self, cutoff, skin, n_types, device):
+    def __init__(self, cutoff, skin, n_types, device, with_virial=False):
+        self.with_virial = with_virial
         self.cutoff, self.skin, self.n_types, self.device = float(cutoff), float(skin), n_types, device
         self.neighbors, self.rebuilds, self.n_ghosts = None, 0, 0
         self._kernels = device.compile(("atoms.cu",), {})
@@ -200,7 +204,7 @@ class DeviceDomain:
             centres, type_counts = self.neighbors.centres, self.neighbors.type_counts
         self.neighbors = DeviceNeighbors(
             self._rows, counts, centres, type_counts, self._generation, self.rebuilds,
-            partial(self._place_ghosts, system),
+            partial(self._place_ghosts, system), self.with_virial,
         )  # fmt: skip
 
     def _extent(self, system, total, reach):

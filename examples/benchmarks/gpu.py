@@ -27,14 +27,13 @@ import ase.io
 import numpy as np
 
 from dpmd.device_system import DeviceSystem
-from dpmd.devices import FEW_ATOMS
 from dpmd.ensembles import VelocityVerlet, draw_velocities
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators
 from dpmd.models.lowrank import without_low_rank
 from dpmd.parallel.device_domain import DeviceDomain
 from dpmd.perfmodel.sizes import from_model, to_dict
-from dpmd.potential import Potential
+from dpmd.potential import FEW_ATOMS, Potential
 from dpmd.simulation import Simulation
 from dpmd.system import System
 

@@ -171,6 +171,7 @@ class CudaDevice:
         self.has_bf16 = self.capability >= 80
         self._recording, self._branches = cupy.cuda.Stream(non_blocking=True), []
         self._is_recording = False
+        self._compiled = {}
         self._blas = _Blas(cupy)
 
     # ------------------------------------------------------------------ arrays
@@ -235,6 +236,12 @@ class CudaDevice:
 
     def compile(self, names, macros):
         """Kernels of source files with macros defined; compiled once per machine (CuPy keeps them)."""
+        key = (*names, *sorted(macros.items()))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(names, macros)
+        return self._compiled[key]
+
+    def _compile(self, names, macros):
         options = ("-std=c++17", f"-DWARPS={WARPS}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
         return _Kernels(self.xp.RawModule(code=source("common.cuh", *names), options=options))
 

@@ -17,6 +17,8 @@ from .sums import Sums
 FIXED_SCALE = 2.0**42  # units of forces and virials in kernels, as in common.cuh
 #: centres of a chunk; scratch memory is about 22 kB each in mixed precision
 CHUNK = 32768
+#: chunks are not made smaller than this when memory is short
+LEAST_CHUNK = 256
 #: bytes of scratch for the rows of exact embedding networks
 EXACT_BYTES = 256 << 20
 #: rows of a block and its threads, as in few.cu
@@ -112,8 +114,6 @@ class CudaOperators:
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
         self._work = self._key = self._host_list = None
         self._sums = Sums(self.device)
-        #: whether steps of a simulation compute the virial too; else reading it costs one more evaluation
-        self.virial_every_step = False
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
@@ -176,14 +176,14 @@ class CudaOperators:
             + parts * self._d_stride + 6 * widest * (1 if self._kind == SPLIT else 2) + rows
         )  # fmt: skip
 
-    def predicted_memory(self, n_atoms, n_ghosts, stride):
+    def predicted_memory(self, n_atoms, n_ghosts, stride, with_virial=False):
         """Bytes on the device of a simulation: atoms, lists with room for ``stride``, scratch, tables, cuBLAS.
 
         At a rebuild, sorting needs as much as keys and candidates of all atoms and ghosts once more.
         """
         d = self.model.descriptor
         per_atom = 32 * 3 + 32 * 2 + 32 * 2 + 2 * (8 + 4 + 8 + 12) + 16 + 4 * d.n_types + 4 + 4 * stride + 24
-        per_atom += 72 * self.virial_every_step
+        per_atom += 72 * with_virial
         per_any = 32 + 12 + 4 + 4 + 16 + 4 * 8
         tables = sum(a.nbytes for a in (self._near, self._far))
         scratch = min(n_atoms, self._chunk or CHUNK) * self.bytes_per_centre(stride)
@@ -201,7 +201,7 @@ class CudaOperators:
         rows = min(most, self._chunk or CHUNK)
         if self._exact:
             rows = max(1, min(rows, EXACT_BYTES // each))
-        while rows > 256 and rows * each > 0.8 * self.device.memory()[0]:
+        while rows > LEAST_CHUNK and rows * each > 0.8 * self.device.memory()[0]:
             rows //= 2
         # with few atoms all types at once
         self._scratch = [self._make_scratch(rows, stride)]
@@ -209,6 +209,11 @@ class CudaOperators:
         if self._few:
             self._scratch = [self._make_scratch(rows, stride) for _ in self._fitting]
         self._room, self._rows = (max(most, rows), stride), rows
+
+    @property
+    def chunk_in_use(self):
+        """Centres evaluated at a time, as memory allowed."""
+        return self._rows
 
     def _make_scratch(self, rows, stride):
         d, real, empty, zeros = self.model.descriptor, self._dtype, self.device.empty, self.device.zeros
@@ -384,7 +389,7 @@ class CudaOperators:
         self, atoms, types, neighbors, forces, frame_parameters, atomic_parameters, atomic_virials
     ):  # fmt: skip
         arrays = atoms, neighbors.rows, neighbors.counts, neighbors.centres
-        key = neighbors.generation, self.virial_every_step
+        key = neighbors.generation, neighbors.with_virial
         if self._key != key or any(a is not b for a, b in zip(self._arrays, arrays, strict=True)):
             self._key, self._arrays = key, arrays
             self._begin_steps(neighbors, forces, frame_parameters, atomic_parameters)
@@ -424,7 +429,7 @@ class CudaOperators:
             atoms=self._arrays[0], rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
             type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
             constants=device.empty(n, np.float64), overflowed=device.zeros(1, np.int32),
-            virials=device.zeros((n, 9), np.float64) if self.virial_every_step else None,
+            virials=device.zeros((n, 9), np.float64) if neighbors.with_virial else None,
         )  # fmt: skip
         _, extra = resolve_parameters(self.model, 1, frame_parameters, atomic_parameters, None)
         if self.n_extra:
@@ -493,8 +498,7 @@ class CudaOperators:
         atoms[:, :3] = positions
         atoms.view(np.int64)[:, 3] = np.arange(len(positions))
         if neighbors is not self._host_list:
-            self._host_list, rows = neighbors, _as_rows(neighbors, types, n_types)
-            self._host_rows = [device.upload(array) for array in rows]
+            self._host_list, self._host_rows = neighbors, self._upload_rows(neighbors, types)
         rows, counts = self._host_rows
         kind = types[:n].astype(np.int64)
         order = np.argsort(np.where(kind < 0, n_types, kind), kind="stable")
@@ -528,13 +532,28 @@ class CudaOperators:
             overflowed=int(device.download(work.overflowed)[0]),
         )
 
+    def _upload_rows(self, neighbors, types):
+        """A list on the host as rows (n, stride) and counts per type (n, T) on the device."""
+        device, n, n_types = self.device, neighbors.n_centres, self.model.n_types
+        stride = max(int(neighbors.count.max(initial=0)), 1)
+        rows, counts = device.zeros((max(n, 1), stride), np.int32), device.zeros((max(n, 1), n_types), np.int32)
+        first, count, indices, types = map(
+            device.upload, (neighbors.first.astype(np.int64), neighbors.count, neighbors.indices, types)
+        )  # fmt: skip
+        device.compile(("atoms.cu",), {}).warps(
+            "rows_of_list", n, n, first, count, indices, types, n_types, stride, rows, counts
+        )  # fmt: skip
+        return rows, counts
+
 
 class DeviceEvaluation:
     """Sums of an evaluation that stayed on the device, made when they are read.
 
-    ``virials`` evaluates once more, for the present positions, unless the operators compute the virial at
-    every step; ``overflowed`` is what was known at the last rebuild of the lists.
+    ``virials`` evaluates once more, for the present positions, unless the list asks for the virial every
+    time; ``overflowed`` is what was known at the last rebuild of the lists.
     """
+
+    atomic_virials = None
 
     def __init__(self, operators, work, overflowed):
         self._operators, self._work, self.overflowed = operators, work, overflowed
@@ -553,17 +572,3 @@ class DeviceEvaluation:
     def atomic_energies(self):
         """(centres,) eV, in the order of the atoms."""
         return self._operators.device.download(self._work.energies)
-
-
-def _as_rows(neighbors, types, n_types):
-    """A neighbour list on the host as rows (n, stride) and counts per type (n, T)."""
-    count = neighbors.count.astype(np.int64)
-    n = len(count)
-    stride = max(int(count.max(initial=0)), 1)
-    centre = np.repeat(np.arange(n), count)
-    slot = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    index = neighbors.indices[np.repeat(neighbors.first, count) + slot]
-    rows = np.zeros((max(n, 1), stride), np.int32)
-    rows[centre, slot] = index
-    counts = np.bincount(centre * n_types + types[index], minlength=max(n, 1) * n_types)
-    return rows, counts.reshape(-1, n_types).astype(np.int32)
