@@ -11,6 +11,7 @@ from dpmd.parallel.domain import UnusableStructure, check_usable
 from .device_system import DeviceSystem
 from .errors import InputError
 
+
 def make_operators(model, device, precision, threads):
     """Operators on ``device``: ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:i"``.
 

@@ -570,8 +570,15 @@ class Job:
         rows = [("phase", "s", "%", "us/atom/step")]
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
         for name, seconds in phases.items():
+            if potential.device != "cpu" and seconds == 0:
+                continue  # phases of the CPU
             rows.append((name, f"{seconds:.3f}", f"{100 * seconds / max(elapsed, 1e-9):.1f}", f"{seconds * scale:.3f}"))
         log.table(rows)
+        if potential.device != "cpu":
+            log(
+                "  force: kernels timed in 5 evaluations after the run, times the steps (embedding: forward, assembly: "
+                "backward); other: the rest of the loop"
+            )
         per_day = steps * simulation.ensemble.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
         log(
             f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
@@ -665,6 +672,12 @@ class Job:
     def _phases(simulation, potential, elapsed):
         """Seconds per phase, mean over ranks; the operators' own clock divides the force evaluation."""
         timers, inner = simulation.timers, potential.operators.seconds
+        if potential.device != "cpu":
+            # the host hands over work and waits where it reads something: its clock says little
+            kernels = simulation.operators.phase_seconds()
+            names = {"embedding": "embedding forward", "fitting": "fitting", "force": "embedding backward"}
+            inner = {n: simulation.steps_done * kernels.get(names.get(n), 0.0) for n in inner}
+            timers = timers | {"force": 0.0, "communication": 0.0, "integrate": 0.0}
         names = {
             "geometry": "force: geometry", "embedding": "force: embedding", "descriptor": "force: descriptor",
             "fitting": "force: fitting", "force": "force: assembly",

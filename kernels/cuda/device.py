@@ -81,6 +81,27 @@ def _argument(value):
     return np.float64(value) if isinstance(value, float) else value
 
 
+class Stopwatch:
+    """Times phases of launches by events."""
+
+    def __init__(self, cupy):
+        self._cuda, self._marks = cupy.cuda, []
+        self.mark("")
+
+    def mark(self, phase):
+        """What was launched since the last mark is ``phase``."""
+        self._marks.append((phase, self._cuda.Event()))
+        self._marks[-1][1].record()
+
+    def seconds(self):
+        """{phase: seconds}, once everything marked is done."""
+        self._marks[-1][1].synchronize()
+        found = {}
+        for (_, begin), (phase, end) in zip(self._marks[:-1], self._marks[1:], strict=True):
+            found[phase] = found.get(phase, 0.0) + 1e-3 * self._cuda.get_elapsed_time(begin, end)
+        return found
+
+
 class _Kernels:
     def __init__(self, module):
         self._module, self._functions = module, {}
@@ -229,6 +250,10 @@ class CudaDevice:
         return Flag(memory, memory.ptr, mark)
 
     # ------------------------------------------------------------------ work
+
+    def stopwatch(self):
+        """A new :class:`Stopwatch`, running."""
+        return Stopwatch(self.xp)
 
     def synchronize(self):
         """Wait until everything launched is done."""

@@ -3,6 +3,8 @@
 On an emulated device, with few atoms; on a GPU where marked ``gpu``.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -106,7 +108,9 @@ def test_md_run(water_run, on_device, thermo_columns):
     code, printed = water_run("--device", "cuda", "--overwrite", name="there", **settings)
     assert code == 0, printed
     assert "device      cuda:0" in printed
-    assert "not there yet" not in printed
+    assert "kernels timed in 5 evaluations after the run" in printed
+    assert "force: fitting" in printed
+    assert "threads waited" not in printed
     host, there = thermo_columns("host.thermo.csv"), thermo_columns("there.thermo.csv")
     for name, values in host.items():
         np.testing.assert_allclose(there[name], values, rtol=1e-7, atol=1e-6, err_msg=name)
@@ -218,7 +222,8 @@ def test_short_of_memory(device, small_water, find_model, monkeypatch):
         domain.rebuild(system)
         result = made.evaluate(domain.positions, domain.types, domain.neighbors, domain.forces)
         results.append((made.chunk_in_use, result.energies[0], domain.fold(domain.forces).copy()))
-        monkeypatch.setattr(device, "memory", lambda: (5 * made.bytes_per_centre(0), 10**9, 0))
+        free = 5 * made.bytes_per_centre(0)
+        monkeypatch.setattr(device, "memory", lambda free=free: (free, 10**9, 0))
     (whole, energy, forces), (part, same_energy, same_forces) = results
     assert whole == 16
     assert part == 4
@@ -244,3 +249,46 @@ def test_no_memory_left(water_run, on_device, monkeypatch):
     assert code == 2
     assert "24 atoms do not fit into its memory" in printed
     assert "--device cpu" in printed
+
+
+@pytest.mark.gpu
+def test_memory_is_held_by_others(gpu, water_run, monkeypatch):
+    """With most of the card's memory taken, a run uses smaller chunks; with all of it, it stops before step 0."""
+    import ase.io
+
+    from dpmd import Potential, Simulation
+
+    monkeypatch.setattr("dpmd.devices.CudaDevice", lambda index: gpu)
+    water = Path(__file__).resolve().parents[2] / "examples" / "water"
+    atoms = ase.io.read(water / "water.extxyz").repeat((5, 5, 5))
+    held, runtime = [], gpu.xp.cuda.runtime
+
+    def hold(left):
+        gpu.release()
+        held.append(runtime.malloc(runtime.memGetInfo()[0] - left))
+
+    ends = []
+    try:
+        for left in (None, 400 << 20):
+            potential = Potential(water / "water.dp", device="cuda", precision="mixed")
+            if left:
+                hold(left)
+            simulation = Simulation.from_atoms(atoms, potential, ensemble="nve", initial_temperature_K=300)
+            simulation.run(20)
+            ends.append((simulation.operators.chunk_in_use, simulation.observables()["total_eV"] / len(atoms)))
+            del simulation, potential
+        (whole, energy), (part, same_energy) = ends
+        assert whole == 16000
+        assert 256 <= part < 0.8 * whole
+        assert same_energy == pytest.approx(energy, abs=1e-6)
+        runtime.free(held.pop())
+        ase.io.write("start.extxyz", atoms)
+        (Path.cwd() / "model").write_bytes((water / "water.dp").read_bytes())
+        hold(24 << 20)
+        code, printed = water_run("--device", "cuda", run={"steps": 3}, structure={"masses_u": None})
+        assert code == 2
+        assert "out of memory" in printed
+    finally:
+        for pointer in held:
+            runtime.free(pointer)
+    assert water_run("--device", "cuda", "--overwrite", run={"steps": 3}, structure={"masses_u": None})[0] == 0

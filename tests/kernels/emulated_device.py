@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,19 @@ class _Kernels:
         self._launch(name, count, threads, arguments)
 
 
+class Stopwatch:
+    def __init__(self):
+        self._last, self._seconds = time.perf_counter(), {}
+
+    def mark(self, phase):
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def seconds(self):
+        return self._seconds
+
+
 class EmulatedDevice:
     """See :class:`dpmd.kernels.cuda.CudaDevice`.  folder : for compiled kernels."""
 
@@ -70,6 +84,9 @@ class EmulatedDevice:
 
     def release(self):
         pass
+
+    def stopwatch(self):
+        return Stopwatch()
 
     def synchronize(self):
         pass
