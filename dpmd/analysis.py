@@ -38,33 +38,32 @@ class MeanSquaredDisplacement:
         return np.array([*squares, squares.sum()])
 
 
-def radial_distribution(domain, system, types, pairs, cutoff, n_bins, chosen=None):
-    """g(r) and coordination numbers from a neighbour list.
+def radial_distribution(domain, system, types, pairs, cutoff, n_bins, group=None):
+    """g(r) and coordination numbers of the whole system from a neighbour list.  Collective.
 
-    types : (n,) of the local atoms, for ``pairs`` = [(set of types, set of types)]; cutoff : Å, within
-    the list's; chosen : (n,) mask of atoms that count.
+    types : (largest id + 1,) by id, for ``pairs`` = [(set of types, set of types)]; cutoff : Å, within
+    the list's; group : :class:`~dpmd.ensembles.Group` of atoms that count, None for all.
     Returns (n_bins, 1 + 2 len(pairs)): r (Å), then g and the number of neighbours up to the bin's end.
     """
     n = len(system)
-    chosen = np.ones(n, bool) if chosen is None else chosen
+    types = types[domain.ids]
+    chosen = np.ones(len(types), bool) if group is None else group.chosen[domain.ids]
     first, count = domain.neighbors.first, domain.neighbors.count.astype(np.int64)
     centre = np.repeat(np.arange(n), count)
     slot = np.arange(len(centre)) - np.repeat(np.cumsum(count) - count, count)
     neighbor = domain.neighbors.indices[np.repeat(first, count) + slot]
     distance = np.linalg.norm(domain.positions[neighbor] - domain.positions[centre], axis=1)
-    owner = np.concatenate([np.arange(n), domain.owners])[neighbor]
-    near = (distance < cutoff) & chosen[centre] & chosen[owner]
-    centre, owner, distance = centre[near], owner[near], distance[near]
+    near = (distance < cutoff) & chosen[centre] & chosen[neighbor]
+    centre, neighbor, distance = centre[near], neighbor[near], distance[near]
     edges = np.linspace(0, cutoff, n_bins + 1)
     result = np.zeros((n_bins, 1 + 2 * len(pairs)))
     result[:, 0] = (edges[:-1] + edges[1:]) / 2
     shells = 4 / 3 * np.pi * np.diff(edges**3) / system.volume
     for k, (a, b) in enumerate(pairs):
         is_a, is_b = np.isin(types, list(a)) & chosen, np.isin(types, list(b)) & chosen
-        use = is_a[centre] & is_b[owner]
+        use = is_a[centre] & is_b[neighbor]
         histogram = system.sum(np.histogram(distance[use], edges)[0].astype(float))
-        n_a, n_b = system.sum(int(is_a.sum())), system.sum(int(is_b.sum()))
-        both = system.sum(int((is_a & is_b).sum()))
+        n_a, n_b, both = system.sum(np.array([m[:n].sum() for m in (is_a, is_b, is_a & is_b)]))
         others = n_b - both / n_a if n_a else 0.0
         if n_a and others > 0:
             result[:, 1 + 2 * k] = histogram / (n_a * shells * others)

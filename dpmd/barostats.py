@@ -217,7 +217,7 @@ class NoseHooverBarostat(NoseHooverChain):
         half, w, old = self.timestep / 2, self.rate, system.cell
         lengths, (xy, xz, yz) = np.diag(old), (old[1, 0], old[2, 0], old[2, 1])
         if not np.abs(half * w).max() < 0.1:
-            raise RunError(
+            raise RunError.everywhere_raised(
                 f"step {system.step}: the barostat strains the cell by {np.abs(half * w).max():.3g} in half a step. "
                 "Use a longer relaxation time of the pressure (1000 time steps are usual) or a smaller time step, or "
                 "relax the structure first"

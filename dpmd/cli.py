@@ -156,9 +156,11 @@ def _is_lammps(path):
         return False
 
 
-def _run_lammps(options):
-    """Run a LAMMPS script with the options of the command line."""
+def _run_lammps(options, world):
+    """Run a LAMMPS script with the options of the command line, on the ranks of ``world`` if it is not None."""
     from types import SimpleNamespace
+
+    from dpmd.parallel import Processes
 
     from .lammps.interpreter import run_script
     from .options import RUN_OPTIONS
@@ -176,8 +178,11 @@ def _run_lammps(options):
         if len(words) < 2:
             raise InputError(f"-var {words[0]}: a name and at least one value are needed")
     variables = [(words[0], words[1:]) for words in options.variables]
+    processes = None
+    if world:
+        processes = Processes(world, 1 if given["decomposition"] == "rank" else given["ranks_per_node"])
     screen = sys.stdout
-    if options.screen is not None:
+    if options.screen is not None and (world is None or world.rank == 0):
         screen = None if options.screen == "none" else open(options.screen, "w", encoding="utf-8")  # noqa: SIM115
     return run_script(
         options.file,
@@ -186,6 +191,7 @@ def _run_lammps(options):
         None if options.log == "none" else options.log,
         screen,
         options.echo,
+        processes,
     )
 
 
@@ -211,9 +217,7 @@ def _md_run(arguments):
         raise InputError("no input file given; 'md-run --help' and 'md-run --help-input' explain")
     world = _world()
     if options.script or _is_lammps(options.file):
-        if world and world.size > 1:
-            raise InputError(f"{options.file}: LAMMPS scripts run as one process; start md-run without the launcher")
-        return _run_lammps(options)
+        return _run_lammps(options, world)
     processes = Processes(world) if world else OneProcess()
     settings = processes.root_first(lambda: _settings(options))
     if world:

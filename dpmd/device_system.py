@@ -26,7 +26,7 @@ class DeviceSystem(System):
         self.device, self._kernels = device, device.compile(("atoms.cu",), {})
         self._n = n = len(system)
         self.type_names, self.periodic, self.step = system.type_names, system.periodic, system.step
-        self.origin, self.constants = system.origin, system.constants
+        self.origin, self.constants, self.carried = system.origin, system.constants, {}
         self.cell, self.n_atoms, self.processes = system.cell.copy(), system.n_atoms, system.processes
         self._arrays = {name: device.upload(getattr(system, name)) for name in _copied}
         atoms = np.zeros((n, 4))

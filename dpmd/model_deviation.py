@@ -47,7 +47,7 @@ class Committee:
         for potential in missing:
             buffer = np.zeros_like(domain.forces)
             result = potential.operators.evaluate(
-                domain.positions, domain.types, domain.neighbors, buffer, **simulation.parameters
+                domain.positions, domain.types, domain.neighbors, buffer, **simulation.present_parameters()
             )
             forces.append(domain.fold(buffer).copy())
             virials.append(result.virials[0])
@@ -111,11 +111,10 @@ class ModelDeviation(Hook):
         v = virial_deviation(virials, system.n_atoms, self.relative_v)
         most, least = system.processes.largest(np.array([f.max(initial=-np.inf), (-f).max(initial=-np.inf)]))
         self.last = np.array([*virial_summary(v), most, -least, system.sum(f.sum()) / max(system.n_atoms, 1)])
-        order = system.gathered(system.ids) if self.atomic else None
-        atoms = system.gathered(f) if self.atomic else ()
+        ids, f = system.gathered(system.ids, f) if self.atomic else (None, None)
         if self.file is None:
             return
-        values = [*self.last, *(atoms[np.argsort(order)] if self.atomic else ())]
+        values = [*self.last, *(f[np.argsort(ids)] if self.atomic else ())]
         self.file.write(f"{system.step:12d} " + " ".join(f"{value:18.6e}" for value in values) + "\n")
         self.file.flush()
 

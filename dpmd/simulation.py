@@ -143,7 +143,7 @@ class Simulation:
         clock = self.timers.lap("neighbor" if rebuilt else "communication", clock)
         domain, system = self.domain, self.system
         result = self.operators.evaluate(
-            domain.positions, domain.types, domain.neighbors, domain.forces, **self.parameters
+            domain.positions, domain.types, domain.neighbors, domain.forces, **self.present_parameters()
         )
         clock = self.timers.lap("force", clock)
         overflowed = system.take(domain.fold(domain.forces), result)
@@ -154,6 +154,11 @@ class Simulation:
         self.ensemble.after_forces(system)
         self.timers.lap("communication", clock)
 
+    def present_parameters(self):
+        """``parameters``, and those of each atom that the system carries as ``atomic_parameters`` (n, k)."""
+        carried = self.system.carried.get("atomic_parameters")
+        return self.parameters if carried is None else self.parameters | {"atomic_parameters": carried}
+
     def evaluate_atoms(self):
         """Energies (n,) and virials (n, 3, 3) of the atoms, eV, at the present positions.
 
@@ -163,7 +168,7 @@ class Simulation:
         domain = self.domain
         result = self.operators.evaluate(
             domain.positions, domain.types, domain.neighbors, np.zeros_like(domain.forces), atomic_virials=True,
-            **self.parameters,
+            **self.present_parameters(),
         )  # fmt: skip
         return result.atomic_energies, domain.fold(result.atomic_virials).copy()
 

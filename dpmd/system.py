@@ -107,12 +107,39 @@ class System:
             return None
         return self.with_atoms(records[np.argsort(records["ids"])], OneProcess(), energy=energy, virial=virial)
 
-    def gathered(self, values):
-        """Values (n, ...) of all processes' atoms, in the order of :meth:`whole`, on root; None elsewhere."""
+    def gathered(self, *columns):
+        """Arrays (n, ...) of this process's atoms as those of all, on root; a list of None elsewhere.  Collective.
+
+        The order is that of :meth:`whole`.
+        """
         if self.processes.size == 1:
-            return values
-        ids, values = self.processes.gather(self.ids), self.processes.gather(values)
-        return None if ids is None else values[np.argsort(ids)]
+            return list(columns)
+        rows = np.empty(
+            len(self), [("id", np.int64), *((str(k), c.dtype, c.shape[1:]) for k, c in enumerate(columns))]
+        )  # fmt: skip
+        rows["id"] = self.ids
+        for k, column in enumerate(columns):
+            rows[str(k)] = column
+        rows = self.processes.gather(rows)
+        if rows is None:
+            return [None] * len(columns)
+        rows = rows[np.argsort(rows["id"])]
+        return [rows[str(k)] for k in range(len(columns))]
+
+    def assemble(self):
+        """Hold the atoms of all processes from now on, in id order, each of them for itself.  Collective."""
+        if self.processes.size == 1:
+            return
+        processes, records = self.processes, self.processes.gather(self.records())
+        records = processes.broadcast(None if records is None else records[np.argsort(records["ids"])])
+        self.set_records(records)
+        self.processes = OneProcess()
+
+    def spread(self, processes):
+        """Share the atoms, all of which every process holds, with ``processes``: at first root has them all."""
+        if processes.size > 1 and self.processes.size == 1:
+            self.set_records(self.records()[: None if processes.root else 0])
+            self.processes = processes
 
     def with_atoms(self, records, processes, **changes):
         """A copy that holds the atoms ``records`` and belongs to ``processes``."""

@@ -205,8 +205,9 @@ class Trajectory(Hook):
         system = simulation.system
         if self.energies or self.virials:
             energies, virials = simulation.evaluate_atoms()
-            of_atoms |= {"atom_energy": system.gathered(energies)} if self.energies else {}
-            of_atoms |= {"atom_virial": system.gathered(virials.reshape(-1, 9))} if self.virials else {}
+            of_atoms |= {"atom_energy": energies} if self.energies else {}
+            of_atoms |= {"atom_virial": virials.reshape(-1, 9)} if self.virials else {}
+            of_atoms = dict(zip(of_atoms, system.gathered(*of_atoms.values()), strict=True))
         whole = system.whole()
         if self.writer:
             self.writer.write(whole, **self.options, of_atoms=of_atoms)

@@ -234,6 +234,9 @@ class SerialDomain:
         self.positions[: self._n_local] = system.positions
         _place_ghosts(self.positions, self._n_local, self.owners, self.shifts, system.cell)
 
+    def free(self):
+        """Give shared memory back; there is none."""
+
     def reset_counters(self):
         """Count from here on; there is nothing to count."""
 

@@ -16,8 +16,8 @@ Test modules are collected with ``--import-mode=importlib`` and cannot import on
 ``find_cases``
     function: the same filters as the marker -> list of reference cases.
 ``mpi_start``
-    function: number of ranks, program and its arguments, ``launcher=`` options of mpiexec, ``NAME=``
-    environment variables -> the started process.
+    function: number of ranks, program and its arguments, ``launcher=`` options of mpiexec, ``cwd=`` folder,
+    ``NAME=`` environment variables -> the started process.
 ``mpi_run``
     the same, to its end -> exit code and all output.
 ``shared_file``
@@ -91,10 +91,11 @@ def mpi_start():
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
     }
 
-    def start(n, program, *arguments, launcher=(), **environment):
+    def start(n, program, *arguments, launcher=(), cwd=None, **environment):
         return subprocess.Popen(
             [mpiexec, *launcher, "-n", str(n), sys.executable, "-m", "mpi4py", program, *arguments],
-            env={**os.environ, **patient, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **patient, **environment}, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
         )  # fmt: skip
 
     return start

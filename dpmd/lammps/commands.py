@@ -200,9 +200,9 @@ def _pair_style(session, words):
             pair.frame_compute = values[0]
         elif name == "aparam_from_compute":
             pair.atomic_compute = values[0]
-    for path in pair.models:
-        if not Path(path).is_file():
-            raise ScriptError(f"model file {path} does not exist (looked for in {Path.cwd()})")
+    missing = session.processes.on_root(lambda: [path for path in pair.models if not Path(path).is_file()])
+    if missing:
+        raise ScriptError(f"model file {missing[0]} does not exist (looked for in {Path.cwd()})")
     session.pair = pair
     session.changed()
 
@@ -455,14 +455,28 @@ def _write_data_command(session, words):
     title = f"LAMMPS data file written by dpmd, timestep = {session.system.step}, units = {session.units.name}"
     if any(m is not None for m in session.masses):
         session.update_masses()
-    try:
-        write_data(path, title, session)
-    except OSError as error:
-        raise ScriptError(f"{path} cannot be written: {error.strerror or error}") from error
+    _on_root(session, path, lambda: write_data(path, title, session))
     session.log(f"System init for write_data ...\nWrote {path}")
 
 
 # --------------------------------------------------------------------- words and files
+
+
+def _on_root(session, path, function):
+    """Let root alone write to ``path``; ScriptError on all ranks where it cannot."""
+
+    def write():
+        try:
+            function()
+        except OSError as error:
+            raise ScriptError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    session.processes.on_root(write)
+
+
+def _write_line(path, mode, text):
+    with open(path, mode, encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def _print(session, words):
@@ -475,11 +489,8 @@ def _print(session, words):
         if name == "screen":
             screen = _yes(value[0])
         elif name in ("file", "append"):
-            try:
-                with open(value[0], "w" if name == "file" else "a", encoding="utf-8") as file:
-                    file.write(text + "\n")
-            except OSError as error:
-                raise ScriptError(f"print: {value[0]} cannot be written: {error.strerror or error}") from error
+            path, mode = value[0], "w" if name == "file" else "a"
+            _on_root(session, path, lambda path=path, mode=mode: _write_line(path, mode, text))
     if screen:
         session.log(text)
 
@@ -491,7 +502,8 @@ def _variable(session, words):
 def _log(session, words):
     if words[1:] not in ([], ["append"]):
         raise ScriptError("log takes FILE [append] or none")
-    session.log.open(None if words[0] == "none" else words[0], words[1:] == ["append"])
+    path = None if words[0] == "none" else words[0]
+    session.processes.on_root(lambda: session.log.open(path, words[1:] == ["append"]))
 
 
 def _echo(session, words):
@@ -508,10 +520,7 @@ def _shell(session, words):
     if words[0] != "mkdir":
         raise ScriptError(f"shell {words[0]!r} is not supported (only mkdir): do it outside of the script")
     for path in words[1:]:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise ScriptError(f"shell mkdir {path}: {error.strerror or error}") from error
+        _on_root(session, path, lambda path=path: os.makedirs(path, exist_ok=True))
 
 
 _NOTE = "accepted; means nothing here"
@@ -622,6 +631,13 @@ COMMANDS = [
 ]  # fmt: skip
 
 BY_NAME = {command.name: command for command in COMMANDS}
+
+#: on several ranks these are content with a part of the atoms on each; the others find all atoms on every rank
+CONTENT_WITH_PARTS = {
+    "run", "rerun", "minimize", "min_style", "min_modify", "thermo", "thermo_style", "thermo_modify", "dump",
+    "dump_modify", "undump", "write_dump", "restart", "write_restart", "unfix", "fix_modify", "uncompute", "timestep",
+    "neighbor", "neigh_modify", "variable", "print", "log", "echo", "timer", "shell",
+}  # fmt: skip
 
 
 def help_text(name=None):

@@ -3,7 +3,7 @@
 All values are in the units of the script.
 """
 
-import time
+import math
 
 import numpy as np
 
@@ -21,7 +21,8 @@ _CENTROID = [0, 4, 8, 3, 6, 7, 1, 2, 5]
 class Compute:
     """A named quantity of a group.  Subclasses have ``scalar()``, ``vector()``, ``array()`` or ``atoms()``.
 
-    atoms() : (n,) or (n, columns) in the present order of the atoms.  width : elements of the vector, or
+    All are to be called by all ranks: what concerns the whole group is the same on each.
+    atoms() : (n,) or (n, columns) of this rank's atoms in their present order.  width : elements of the vector, or
     columns of the array or of the values of atoms.
     """
 
@@ -150,14 +151,15 @@ class Distribution(Compute):
         self.width = 1 + 2 * len(self.pairs)
 
     def array(self):
-        self.session.need_forces()
+        self.session.need_lists()
         domain, system = self.session.simulation.domain, self.system
         most = domain.cutoff + domain.skin
         cutoff = self.cutoff or domain.cutoff
         if cutoff > most:
             raise ScriptError(f"compute rdf: the cutoff, {cutoff:g}, is beyond that of the lists, {most:g} Å")
-        types = self.session.type_of[system.ids]
-        return radial_distribution(domain, system, types, self.pairs, cutoff, self.n_bins, self.mask())
+        return radial_distribution(
+            domain, system, self.session.type_of, self.pairs, cutoff, self.n_bins, self.group
+        )  # fmt: skip
 
 
 class _AtomEnergies(Compute):
@@ -166,7 +168,8 @@ class _AtomEnergies(Compute):
             raise ScriptError(f"unexpected {words[0]!r}")
 
     def atoms(self):
-        return np.where(self.mask(), self.session.per_atom()[0], 0.0) * self.session.units.energy
+        energies, _ = self.session.per_atom()
+        return np.where(self.mask(), energies, 0.0) * self.session.units.energy
 
 
 class _AtomKinetic(Compute):
@@ -189,10 +192,8 @@ class CentroidStress(Compute):
         self.kinetic, self.virial = not kinds or "ke" in kinds, not kinds or bool(kinds - {"ke"})
 
     def tensors(self):
+        stress = -self.session.per_atom()[1] if self.virial else np.zeros((len(self.system), 3, 3))
         system = self.system
-        stress = np.zeros((len(system), 3, 3))
-        if self.virial:
-            stress -= self.session.per_atom()[1]
         if self.kinetic:
             v = system.velocities
             stress -= v[:, :, None] * v[:, None, :] / system.inverse_masses[:, None, None]
@@ -234,7 +235,7 @@ class Property(Compute):
 class Reduce(Compute):
     """Sum, mean, least or greatest of per-atom values of the group."""
 
-    kinds = {"sum": np.sum, "ave": np.mean, "min": np.min, "max": np.max}
+    kinds = ("sum", "ave", "min", "max")
 
     def set_up(self, words):
         if len(words) < 2 or words[0] not in self.kinds:
@@ -242,11 +243,16 @@ class Reduce(Compute):
         self.kind, self.words, self.width = words[0], words[1:], len(words) - 1
 
     def vector(self):
-        mask = self.mask()
-        if not mask.any():
+        columns = self.session.settle_atoms(lambda: [self.session.atom_column(w) for w in self.words])
+        mask, processes = self.mask(), self.system.processes
+        columns = [np.asarray(c, float)[mask] for c in columns]
+        n = self.system.sum(int(mask.sum()))
+        if n == 0:
             return np.zeros(len(self.words))
-        columns = [self.session.atom_column(w)[mask] for w in self.words]
-        return np.array([float(self.kinds[self.kind](c)) for c in columns])
+        if self.kind in ("sum", "ave"):
+            return self.system.sum(np.array([c.sum() for c in columns])) / (n if self.kind == "ave" else 1)
+        sign = 1 if self.kind == "max" else -1
+        return sign * processes.largest(np.array([(sign * c).max(initial=-np.inf) for c in columns]))
 
     def scalar(self):
         if len(self.words) > 1:
@@ -333,12 +339,13 @@ def _zero(s):
 
 def _largest_force(s):
     s.need_forces()
-    return float(np.abs(s.system.forces).max(initial=0.0)) * s.units.energy
+    largest = s.system.processes.largest(float(np.abs(s.system.forces).max(initial=0.0)))
+    return float(largest) * s.units.energy
 
 
 def _force_norm(s):
     s.need_forces()
-    return float(np.linalg.norm(s.system.forces)) * s.units.energy
+    return math.sqrt(s.system.sum(float((s.system.forces**2).sum()))) * s.units.energy
 
 
 #: {keyword: (title of the column, whether it is a whole number, function of the session)}
@@ -348,12 +355,12 @@ KEYWORDS = {
     "elaplong": ("Elapsed", True, lambda s: s.system.step - s.first_step),
     "dt": ("Dt", False, lambda s: s.timestep),
     "time": ("Time", False, lambda s: s.time()),
-    "cpu": ("CPU", False, lambda s: time.perf_counter() - s.loop_begin),
+    "cpu": ("CPU", False, lambda s: s.seconds()),
     "tpcpu": ("T/CPU", False, _zero),
-    "spcpu": ("S/CPU", False, lambda s: (s.system.step - s.first_step) / max(time.perf_counter() - s.loop_begin, 1e-9)),
+    "spcpu": ("S/CPU", False, lambda s: (s.system.step - s.first_step) / max(s.seconds(), 1e-9)),
     "cpuremain": (
         "CPULeft", False,
-        lambda s: (time.perf_counter() - s.loop_begin) * (s.last_step - s.system.step)
+        lambda s: s.seconds() * (s.last_step - s.system.step)
         / max(s.system.step - s.first_step, 1),
     ),
     "timeremain": ("TimeoutLeft", False, _zero),

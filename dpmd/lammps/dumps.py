@@ -66,8 +66,8 @@ COLUMNS = {
     "mass": Column("mass", lambda s: s.system.masses),
     "mol": Column("molecule", _by_id("molecule_of"), integer=True),
     "q": Column("charge of the data file", _by_id("charge_of")),
-    "proc": Column("process", lambda s: np.zeros(len(s.system), int), integer=True),
-    "procp1": Column("process + 1", lambda s: np.ones(len(s.system), int), integer=True),
+    "proc": Column("process", lambda s: np.full(len(s.system), s.system.processes.rank), integer=True),
+    "procp1": Column("process + 1", lambda s: np.full(len(s.system), s.system.processes.rank + 1), integer=True),
     **{n: Column("position", _position(k)) for k, n in enumerate(("x", "y", "z"))},
     **{n: Column("scaled position", _scaled(k)) for k, n in enumerate(("xs", "ys", "zs"))},
     **{n: Column("unwrapped position", _unwrapped(k)) for k, n in enumerate(("xu", "yu", "zu"))},
@@ -81,9 +81,11 @@ COLUMNS = {
 class Dump(Hook):
     """What all dumps share: when they are due, which atoms, which file.
 
+    On several ranks each looks at its own atoms; root puts all of them into the file.
     every : steps; path : with ``*`` for one file per frame, ``.gz`` compressed.
     """
 
+    several_ranks = True
     fields: tuple[str, ...] = ()
 
     def __init__(self, session, group, every, path, words):
@@ -183,12 +185,6 @@ class Dump(Hook):
         self.write()
         self.last_written = self.session.system.step
 
-    def order(self):
-        """Atoms of the group as they are to be written."""
-        system = self.session.system
-        chosen = np.arange(len(system)) if self.group is None else np.flatnonzero(self.group.mask(system))
-        return chosen[np.argsort(system.ids[chosen])]
-
     def path(self):
         """The file for the present step."""
         step = str(self.session.system.step).zfill(self.pad)
@@ -206,15 +202,31 @@ class Dump(Hook):
             raise ScriptError(f"dump file {path} cannot be written: {error.strerror or error}") from error
         return self.file
 
-    def names(self, order):
+    def names(self, ids):
         """Element or type of each atom, as text."""
-        types = self.session.type_of[self.session.system.ids[order]]
+        types = self.session.type_of[ids]
         if self.elements is None:
             return types.astype(str)
         return np.array(["", *self.elements])[types]
 
     def write(self):
-        """Write the present frame."""
+        """Write the present frame.  Collective."""
+        session = self.session
+        columns = session.settle_atoms(self.look)
+        ids, *columns = session.system.gathered(session.system.ids, *columns)
+        session.processes.on_root(lambda: self._put_chosen(ids, columns))
+
+    def _put_chosen(self, ids, columns):
+        chosen = np.arange(len(ids)) if self.group is None else np.flatnonzero(self.group.chosen[ids])
+        order = chosen[np.argsort(ids[chosen])]
+        self.put(ids[order], *(column[order] for column in columns))
+
+    def look(self):
+        """What is to be written of this rank's atoms: a list of arrays (n, ...)."""
+        raise NotImplementedError
+
+    def put(self, ids, *columns):
+        """Write what was looked at, of the group's atoms in id order, to the file."""
         raise NotImplementedError
 
     def frame_done(self):
@@ -245,15 +257,20 @@ class CustomDump(Dump):
         """Names of the columns of this frame."""
         return self.fields
 
-    def write(self):
-        session, system, order = self.session, self.session.system, self.order()
+    def look(self):
+        known = [(name, COLUMNS.get(name)) for name in self.columns() if name != "element"]
+        return [
+            np.asarray(column.get(self.session) if column else self.session.atom_column(name)) for name, column in known
+        ]
+
+    def put(self, ids, *columns):
+        session, system, columns = self.session, self.session.system, iter(columns)
         values, forms = [], []
         for k, name in enumerate(self.columns(), 1):
             if name == "element":
-                column, form = self.names(order), "%s"
+                column, form = self.names(ids), "%s"
             else:
-                known = COLUMNS.get(name)
-                column = np.asarray(known.get(session) if known else session.atom_column(name))[order]
+                known, column = COLUMNS.get(name), next(columns)
                 integer = bool(known and known.integer)
                 if self.line_format and k <= len(self.line_format):
                     form = self.line_format[k - 1]
@@ -274,7 +291,7 @@ class CustomDump(Dump):
             head += ["ITEM: TIME", f"{session.time():.16g}"]
         low, high = session.bounds()
         flags = session.boundary_flags()
-        head += ["ITEM: TIMESTEP", str(system.step), "ITEM: NUMBER OF ATOMS", str(len(order))]
+        head += ["ITEM: TIMESTEP", str(system.step), "ITEM: NUMBER OF ATOMS", str(len(ids))]
         if session.triclinic:
             xy, xz, yz = system.cell[1, 0], system.cell[2, 0], system.cell[2, 1]
             left, right = min(0.0, xy, xz, xy + xz), max(0.0, xy, xz, xy + xz)
@@ -306,36 +323,40 @@ class AtomDump(CustomDump):
 class XyzDump(Dump):
     """``dump xyz``: element (or type) and position."""
 
-    def write(self):
-        system, order = self.session.system, self.order()
+    def look(self):
+        return [self.session.system.positions + self.session.system.origin]
+
+    def put(self, ids, x):
         file = self.open_text()
-        x = (system.positions + system.origin)[order]
         form = f"%s {self.float_format} {self.float_format} {self.float_format}"
-        rows = [form % (name, *r) for name, r in zip(self.names(order), x.tolist(), strict=True)]
-        file.write("\n".join([str(len(order)), f" Atoms. Timestep: {system.step}", *rows]) + "\n")
+        rows = [form % (name, *r) for name, r in zip(self.names(ids), x.tolist(), strict=True)]
+        file.write("\n".join([str(len(ids)), f" Atoms. Timestep: {self.session.system.step}", *rows]) + "\n")
         self.frame_done()
 
 
 class ExtendedXyzDump(Dump):
     """``dump extxyz``: cell, elements, positions, velocities and forces."""
 
-    def write(self):
-        session, system, order = self.session, self.session.system, self.order()
+    def look(self):
+        session, system = self.session, self.session.system
         session.need_forces()
-        names = self.names(order) if self.elements else system.names()[order]
-        x = system.positions[order] - (session.bounds()[0] - system.origin)
-        v = system.velocities[order] * session.units.velocity
-        f = system.forces[order] * session.units.energy
+        x = system.positions - (session.bounds()[0] - system.origin)
+        v, f = system.velocities * session.units.velocity, system.forces * session.units.energy
+        return [system.types, np.hstack([x, v, f])]
+
+    def put(self, ids, types, values):
+        session, system = self.session, self.session.system
+        names = self.names(ids) if self.elements else np.array([*system.type_names, "X"])[types]
         lattice = " ".join(f"{c:.16g}" for c in system.cell.ravel())
         pbc = " ".join("T" if p else "F" for p in system.periodic)
         file = self.open_text()
         file.write(
-            f'{len(order)}\nTimestep={system.step} pbc="{pbc}" Lattice="{lattice}" '
+            f'{len(ids)}\nTimestep={system.step} pbc="{pbc}" Lattice="{lattice}" '
             f"Energy={session.energy() * session.units.energy:.16g} "
             "Properties=species:S:1:pos:R:3:vel:R:3:forces:R:3\n"
         )
         form = "%s" + " %.12g" * 9
-        rows = zip(names, np.hstack([x, v, f]).tolist(), strict=True)
+        rows = zip(names, values.tolist(), strict=True)
         file.write("".join(form % (name, *r) + "\n" for name, r in rows))
         self.frame_done()
 
@@ -346,11 +367,9 @@ class _BinaryDump(Dump):
         if "*" in self.pattern:
             raise ScriptError("one file per frame is not supported for this style")
 
-    def frame(self):
-        """Positions (Å) of the atoms in id order."""
-        system, order = self.session.system, self.order()
-        x = system.unwrapped_positions if self.unwrap else system.positions
-        return (x + system.origin)[order]
+    def look(self):
+        system = self.session.system
+        return [(system.unwrapped_positions if self.unwrap else system.positions) + system.origin]
 
     def there(self):
         return self.append and Path(self.pattern).exists()
@@ -359,8 +378,8 @@ class _BinaryDump(Dump):
 class DcdDump(_BinaryDump):
     """``dump dcd``: positions in single precision."""
 
-    def write(self):
-        session, x = self.session, self.frame()
+    def put(self, ids, x):
+        session = self.session
         if self.file is None:
             self.file = DcdFile(self.pattern, len(x), session.system.step, self.every, session.timestep, self.there())
         self.file.write(x, session.system.cell, session.system.step)
@@ -369,12 +388,12 @@ class DcdDump(_BinaryDump):
 class XtcDump(_BinaryDump):
     """``dump xtc``: positions in nm, as whole multiples of 1 / precision."""
 
-    def write(self):
+    def put(self, ids, x):
         session = self.session
         if self.file is None:
             self.file = XtcFile(self.pattern, self.precision, self.there())
         picoseconds = session.time() / session.units.time
-        self.file.write(self.frame() / 10, session.system.cell / 10, session.system.step, picoseconds)
+        self.file.write(x / 10, session.system.cell / 10, session.system.step, picoseconds)
 
 
 #: {style: (arguments, help, class)}

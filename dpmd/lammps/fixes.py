@@ -411,6 +411,7 @@ def box_relax(session, group, words):
 class OutputFix(Hook):
     """A fix that only looks: ``scalar``, ``vector`` and ``array`` are what f_ID refers to."""
 
+    several_ranks = True
     integrates = False
     scalar, vector, array = None, None, None
 
@@ -437,11 +438,16 @@ class OutputFix(Hook):
         """Close the file, if there is one."""
 
 
-def _open(path, append=False):
-    try:
-        return open(path, "a" if append else "w", encoding="utf-8")
-    except OSError as error:
-        raise ScriptError(f"{path} cannot be written: {error.strerror or error}") from error
+def _open(session, path, append=False):
+    """The file on root, None on other ranks."""
+
+    def open_file():
+        try:
+            return open(path, "a" if append else "w", encoding="utf-8") if session.processes.root else None
+        except OSError as error:
+            raise ScriptError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    return session.processes.root_first(open_file)
 
 
 class Print(OutputFix):
@@ -461,7 +467,7 @@ class Print(OutputFix):
                 title = given[0]
             else:
                 self.path, append = given[0], name == "append"
-                self.file = _open(self.path, append)
+                self.file = _open(session, self.path, append)
         if self.file is not None:
             text = f"# Fix print output for fix {session.current_id}" if title is None else title
             if text != "none" and not append:
@@ -514,7 +520,7 @@ class AverageTime(OutputFix):
                 self.vectors = given[0] == "vector"
             elif name in ("file", "append"):
                 self.path = given[0]
-                self.file = _open(self.path, name == "append")
+                self.file = _open(session, self.path, name == "append")
             elif name == "ave":
                 self.average = given[0]
             elif name == "start":

@@ -4,9 +4,11 @@ import re
 import time
 from pathlib import Path
 
+from dpmd.parallel import OneProcess
+
 from .. import __version__
 from ..errors import InputError, RunError
-from .commands import BY_NAME, COMMANDS
+from .commands import BY_NAME, COMMANDS, CONTENT_WITH_PARTS
 from .computes import KEYWORDS
 from .dumps import COLUMNS
 from .fixes import NOSE_HOOVER_KEYWORDS, keywords
@@ -156,16 +158,20 @@ class Interpreter:
                 raise ScriptError(f"command {name!r} is not supported{_suggest(name)}")
             BY_NAME[name].check_count(len(words))
             if BY_NAME[name].run is not None and name != "next":
+                if name not in CONTENT_WITH_PARTS:
+                    session.assemble()
                 BY_NAME[name].run(session, words)
             else:
                 getattr(self, f"_{name}")(words)
         except (_Quit, RunError):
             raise
         except InputError as error:
+            error.everywhere = True  # all ranks execute the same
             if isinstance(error, ScriptError) or not str(error).startswith(f"{line.file}:"):
                 raise InputError(*(f"{line.where}: {message}" for message in str(error).splitlines())) from error
             raise
         except RecursionError as error:
+            error.everywhere = True
             raise InputError(f"{line.where}: commands are nested too deeply") from error
 
     def _if(self, words):
@@ -204,7 +210,7 @@ class Interpreter:
     def _include(self, words):
         if self.depth >= _DEEPEST:
             raise ScriptError("include: files include one another in a circle")
-        lines, place = read_lines(words[0]), self.place
+        lines, place = self.session.processes.on_root(lambda: read_lines(words[0])), self.place
         self.depth += 1
         try:
             self.run(lines)
@@ -249,14 +255,19 @@ class Interpreter:
                 self.skip_jump = False
                 continue
             if file != "SELF":
-                try:
-                    lines = read_lines(file)
-                except ScriptError as error:
-                    raise InputError(f"{line.where}: jump: {error}") from error
-                problems = unsupported(lines)
-                if problems:
-                    raise InputError(*problems)
+                lines = self.session.processes.on_root(lambda file=file, line=line: self._jump_into(file, line))
             at = 0 if label is None else self._find(lines, label, line)
+
+    @staticmethod
+    def _jump_into(file, line):
+        try:
+            lines = read_lines(file)
+        except ScriptError as error:
+            raise InputError(f"{line.where}: jump: {error}") from error
+        problems = unsupported(lines)
+        if problems:
+            raise InputError(*problems)
+        return lines
 
     @staticmethod
     def _find(lines, label, line):
@@ -264,7 +275,9 @@ class Interpreter:
             words = candidate.text.split()
             if words[:2] == ["label", label]:
                 return k + 1
-        raise InputError(f"{line.where}: jump: there is no 'label {label}'")
+        error = InputError(f"{line.where}: jump: there is no 'label {label}'")
+        error.everywhere = True
+        raise error
 
 
 def is_script(text):
@@ -281,25 +294,35 @@ def is_script(text):
     return commands > 0 and commands >= sections
 
 
-def run_script(path, options, variables=(), log_path="log.lammps", screen=None, echo=None):
-    """Run a LAMMPS script.  Returns the exit code.
-
-    options : namespace with device, precision, threads, no_tabulate, max_displacement, check; variables :
-    ``[(name, values)]`` of -var; log_path : log file or None; screen : stream or None.
-    Raises InputError listing everything unsupported before anything is run or written.
-    """
+def _checked_lines(path):
+    """The lines of a script; InputError listing everything unsupported."""
     lines = read_lines(path)
     problems = unsupported(lines, (str(path),))
     if problems:
         raise InputError(*problems)
+    return lines
+
+
+def run_script(path, options, variables=(), log_path="log.lammps", screen=None, echo=None, processes=None):
+    """Run a LAMMPS script.  Returns the exit code.
+
+    options : namespace with device, precision, threads, no_tabulate, max_displacement, check and, for several
+    ranks, decomposition and balance; variables : ``[(name, values)]`` of -var; log_path : log file or None;
+    screen : stream or None; processes : the ranks, each of which calls this.
+    Raises InputError listing everything unsupported before anything is run or written.
+    """
+    processes = processes or OneProcess()
+    root = processes.root
+    lines = processes.on_root(lambda: _checked_lines(path))
     if options.check:
-        print(f"{path}: every command is known; nothing was run (--check).")
+        if root:
+            print(f"{path}: every command is known; nothing was run (--check).")
         return 0
     begin = time.perf_counter()
-    log = ScriptLog(log_path, screen)
+    log = processes.root_first(lambda: ScriptLog(log_path if root else None, screen if root else None))
     if echo is not None:
         log.echo_screen, log.echo_file = echo in ("screen", "both"), echo in ("log", "both")
-    session = Session(options, log)
+    session = Session(options, log, processes)
     for name, values in variables:
         session.variables.set_from_command_line(name, values)
     interpreter = Interpreter(session)

@@ -342,11 +342,13 @@ class Variables:
         except ValueError:
             raise ScriptError(f"an internal variable takes a number, not {words[0]!r}") from None
 
-    @staticmethod
-    def _new_getenv(words):
-        if words[0] not in os.environ:
+    def _new_getenv(self, words):
+        value = os.environ.get(words[0])
+        if self.outside is not None:
+            value = self.outside.processes.broadcast(value)  # ranks may have different environments
+        if value is None:
             raise ScriptError(f"the environment variable {words[0]} is not set")
-        return {"values": [os.environ[words[0]]], "at": 0}
+        return {"values": [value], "at": 0}
 
     def _new_format(self, words):
         if len(words) < 2 or words[0] not in self._all:

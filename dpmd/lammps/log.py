@@ -118,10 +118,12 @@ class ThermoStyle:
 
 
 class ThermoTable(Hook):
-    """Prints the thermo output of one run.
+    """Prints the thermo output of one run.  All ranks work out the values.
 
     last : the run's last step, which is always printed.
     """
+
+    several_ranks = True
 
     def __init__(self, session, last, every=None):
         self.session, self.last = session, last
@@ -145,8 +147,9 @@ class ThermoTable(Hook):
         # what comes before is preparation: first forces, compilation
         simulation.timers.update(dict.fromkeys(simulation.timers, 0.0))
         self.session.loop_begin = time.perf_counter()
-        size = peak_memory() / 2**20
-        self.session.log(f"Per MPI rank memory allocation (min/avg/max) = {size:.4g} | {size:.4g} | {size:.4g} Mbytes")
+        sizes = _of_ranks(self.session.processes, peak_memory() / 2**20)
+        least, mean, most = sizes.min(), sizes.mean(), sizes.max()
+        self.session.log(f"Per MPI rank memory allocation (min/avg/max) = {least:.4g} | {mean:.4g} | {most:.4g} Mbytes")
         if self.session.thermo.style != "multi":
             cells = [f"{title:^10} " if whole else f"{title:^14}" for title, whole, _ in self.columns]
             self.session.log(" ".join(cells))
@@ -186,11 +189,16 @@ class ThermoTable(Hook):
         self.session.log(" ".join(cells))
 
 
+def _of_ranks(processes, value):
+    """The numbers of all ranks, one row each.  Collective."""
+    return np.array(processes.broadcast(processes.collect(value)))
+
+
 def loop_report(session, seconds, steps, threads):
-    """The lines after a run: loop time, performance, where the time went, neighbours."""
-    log, system, simulation = session.log, session.system, session.simulation
+    """The lines after a run: loop time, performance, where the time went, neighbours.  Collective."""
+    log, system, simulation, processes = session.log, session.system, session.simulation, session.processes
     n = system.n_atoms
-    log(f"Loop time of {seconds:.6g} on 1 procs for {steps} steps with {n} atoms")
+    log(f"Loop time of {seconds:.6g} on {processes.size} procs for {steps} steps with {n} atoms")
     log()
     if steps and seconds > 0:
         days = steps * session.timestep_ps * 1e-3 / seconds * 86400
@@ -199,7 +207,7 @@ def loop_report(session, seconds, steps, threads):
             f"Performance: {days:.3f} ns/day, {24 / days if days else 0:.3f} hours/ns, {rate:.3f} timesteps/s, "
             f"{rate * n:.3f} atom-step/s"
         )
-    log(f"100.0% CPU use with 1 MPI tasks x {threads} OpenMP threads")
+    log(f"100.0% CPU use with {processes.size} MPI tasks x {threads} OpenMP threads")
     log()
     log("MPI task timing breakdown:")
     log("Section |  min time  |  avg time  |  max time  |%varavg| %total")
@@ -209,19 +217,25 @@ def loop_report(session, seconds, steps, threads):
         "Pair": timers["force"], "Neigh": timers["neighbor"], "Comm": timers["communication"],
         "Output": timers["output"], "Modify": timers["integrate"],
     }  # fmt: skip
-    for name, value in parts.items():
+    times = _of_ranks(processes, list(parts.values()))
+    for name, of_ranks in zip(parts, times.T, strict=True):
+        least, value, most = of_ranks.min(), of_ranks.mean(), of_ranks.max()
+        varied = 100 * (most - least) / value if value > 0 else 0.0
         log(
-            f"{name:7} | {value:<10.5g} | {value:<10.5g} | {value:<10.5g} |   0.0 |"
+            f"{name:7} | {least:<10.5g} | {value:<10.5g} | {most:<10.5g} |{varied:6.1f} |"
             f"{100 * value / max(seconds, 1e-9):6.2f}"
         )
-    other = max(seconds - sum(parts.values()), 0.0)
+    other = max(seconds - times.sum() / processes.size, 0.0)
     log(f"Other   |            | {other:<10.4g} |            |       |{100 * other / max(seconds, 1e-9):6.2f}")
     log()
     domain = simulation.domain
     neighbors = int(domain.neighbors.count.sum()) if n else 0
-    for name, value in (("Nlocal:", n), ("Nghost:", domain.n_ghosts), ("Neighs:", 0), ("FullNghs:", neighbors)):
-        log(f"{name:10}{value:>13} ave {value:>11} max {value:>11} min")
-        log("Histogram: 1 0 0 0 0 0 0 0 0 0")
+    counts = _of_ranks(processes, [len(system), domain.n_ghosts, 0, neighbors])
+    for name, of_ranks in zip(("Nlocal:", "Nghost:", "Neighs:", "FullNghs:"), counts.T, strict=True):
+        log(f"{name:10}{of_ranks.mean():>13.9g} ave {of_ranks.max():>11} max {of_ranks.min():>11} min")
+        bins = np.histogram(of_ranks, 10)[0] if np.ptp(of_ranks) else [len(of_ranks), *[0] * 9]
+        log("Histogram: " + " ".join(map(str, bins)))
+    neighbors = int(counts[:, 3].sum())
     log()
     log(f"Total # of neighbors = {neighbors}")
     log(f"Ave neighs/atom = {neighbors / max(n, 1):.8g}")

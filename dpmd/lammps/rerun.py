@@ -51,6 +51,13 @@ def _frames(file, path):
             yield step, low, cell, columns
 
 
+def _read_by_root(processes, path):
+    """The frames of :func:`frames` on every rank."""
+    reader = iter(frames(path))
+    while (frame := processes.on_root(lambda: next(reader, None))) is not None:
+        yield frame
+
+
 def rerun(session, words):
     """Command ``rerun``."""
     system = session.require_box()
@@ -75,7 +82,7 @@ def rerun(session, words):
     table.start(simulation)
     count = taken = 0
     for path in files:
-        for step, low, cell, columns in frames(path):
+        for step, low, cell, columns in _read_by_root(session.processes, path):
             if step < options.get("first", 0) or step > options.get("last", 2**62):
                 continue
             if options.get("every") and step % options["every"]:
@@ -98,7 +105,8 @@ def _take_over(session, system, step, low, cell, columns, wanted):
     ids = columns["id"].astype(np.int64)
     place = np.argsort(ids)
     at = np.searchsorted(ids[place], system.ids)
-    if len(ids) != len(system) or not np.array_equal(ids[place][np.minimum(at, len(ids) - 1)], system.ids):
+    known = np.array_equal(ids[place][np.minimum(at, len(ids) - 1)], system.ids)
+    if len(ids) != system.n_atoms or session.processes.largest(int(not known)):
         raise ScriptError(f"rerun: the frame of step {step} has other atoms than the system")
     rows = place[at]
     system.step, system.cell, system.origin = step, cell, low.copy()

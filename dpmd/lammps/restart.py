@@ -28,7 +28,8 @@ class _State:
         }  # fmt: skip
         for name, fix in s.fixes.items():
             if isinstance(fix, Fix):
-                values |= {f"fix|{name}|{s.fix_styles[name]}|{k}": v for k, v in fix.state().items()}
+                style = s.fix_styles[name].replace("/", ":")  # a slash would begin a group of the file
+                values |= {f"fix|{name}|{style}|{k}": v for k, v in fix.state().items()}
         values |= {f"group|{name}": g.chosen for name, g in s.groups.items() if g is not None}
         extra = {
             "units": s.units.name, "faces": s.faces, "atom_style": s.atom_style, "triclinic": s.triclinic,
@@ -39,22 +40,36 @@ class _State:
 
 
 def write_restart(session, path):
-    """Write a restart file; ``*`` in its name becomes the step."""
+    """Write a restart file; ``*`` in its name becomes the step.  Collective."""
     system = session.require_box()
     path = path.replace("*", str(system.step))
     names = system.type_names
     if not system.masses.size or np.all(system.masses < 1e-200):
         session.update_masses()
-    try:
-        checkpoint.write(path, system, _State(session), session.timestep_ps, {}, " ".join(names), {})
-    except (OSError, ValueError) as error:
-        raise ScriptError(f"restart file {path} cannot be written: {error}") from error
+    whole = system.whole()
+
+    def write():
+        try:
+            checkpoint.write(path, whole, _State(session), session.timestep_ps, {}, " ".join(names), {})
+        except (OSError, ValueError) as error:
+            raise ScriptError(f"restart file {path} cannot be written: {error}") from error
+
+    session.processes.on_root(write)
 
 
 def read_restart(session, path):
     """Take over the state of a restart file."""
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' before read_restart")
+    system, info = session.processes.on_root(lambda: _read(path))
+    state = info["ensemble_state"]
+    if "script" not in state:
+        raise ScriptError(f"{path} is a checkpoint of a TOML run; continue it with md-run FILE.toml --continue")
+    _take_over(session, system, state)
+
+
+def _read(path):
+    """``checkpoint.read`` of a file, of the last one where the name has a ``*``."""
     if "*" in path:
         import glob
         import re
@@ -64,12 +79,12 @@ def read_restart(session, path):
             raise ScriptError(f"read_restart: no file fits {path}")
         path = max(found)[1]
     try:
-        system, info = checkpoint.read(path)
+        return checkpoint.read(path)
     except InputError as error:
         raise ScriptError(f"{error} (restart files of LAMMPS itself cannot be read: use write_data there)") from error
-    state = info["ensemble_state"]
-    if "script" not in state:
-        raise ScriptError(f"{path} is a checkpoint of a TOML run; continue it with md-run FILE.toml --continue")
+
+
+def _take_over(session, system, state):
     extra = json.loads(bytes(state["script"]).decode())
     session.units, session.faces = UNITS[extra["units"]], [tuple(f) for f in extra["faces"]]
     session.atom_style, session.triclinic, session.n_types = extra["atom_style"], extra["triclinic"], extra["n_types"]
@@ -85,9 +100,9 @@ def read_restart(session, path):
         if kind == "group":
             session.groups[rest[0]] = Group(value, rest[0])
         elif kind == "fix":
-            session.restored.setdefault((rest[0], rest[1]), {})[rest[2]] = value
+            session.restored.setdefault((rest[0], rest[1].replace(":", "/")), {})[rest[2]] = value
     session.changed()
-    session.log(f"Reading restart file ...\n  {len(system)} atoms at step {system.step}")
+    session.log(f"Reading restart file ...\n  {system.n_atoms} atoms at step {system.step}")
 
 
 class RestartWriter(Hook):
@@ -96,6 +111,8 @@ class RestartWriter(Hook):
     The running job then rebuilds its lists and computes the forces anew, as a restarted one does, so both
     go on with the same numbers.
     """
+
+    several_ranks = True
 
     def __init__(self, session, every, paths):
         self.session, self.every, self.paths, self.count = session, every, paths, 0

@@ -11,7 +11,7 @@ _MARGIN = 1e-4
 class Schedule:
     """A domain that rebuilds when ``neigh_modify`` says, and in between when the skin is used up.
 
-    domain : :class:`dpmd.parallel.SerialDomain`; faces : 3 pairs of letters of p, f, s, m for the
+    domain : such as :class:`dpmd.parallel.SerialDomain`; faces : 3 pairs of letters of p, f, s, m for the
     lower and upper faces; first_low, first_length : (3,) Å of the box as it was created; every, delay,
     check : of neigh_modify; on_lost : ``"error"``, ``"warn"`` or ``"ignore"`` for atoms beyond a fixed face.
     """
@@ -54,9 +54,12 @@ class Schedule:
         self.builds += 1
 
     def _place_faces(self, system):
-        if system.periodic.all() or not len(system):
+        if system.periodic.all() or not system.n_atoms:
             return
-        extent = system.positions.min(axis=0), system.positions.max(axis=0)
+        x = system.positions
+        ends = np.concatenate([-x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)])
+        ends = system.processes.largest(ends)
+        extent = -ends[:3], ends[3:]
         for axis in np.flatnonzero(~system.periodic):
             lower, upper = self.faces[axis]
             margin = _MARGIN * self.first_length[axis]
@@ -80,8 +83,10 @@ class Schedule:
             return
         x = system.positions[:, axis]
         outside = system.ids[(x < low) | (x > high)]
-        raise RunError(
-            f"step {system.step}: {len(outside)} atoms have left the box through a fixed face along {'xyz'[axis]} "
-            f"(first: id {outside[0]}). Use boundary s or m there, a larger box, or thermo_modify lost ignore (which "
+        count, nobody = system.sum(len(outside)), np.iinfo(np.int64).max
+        first = -system.processes.largest(-outside.min(initial=nobody))
+        raise RunError.everywhere_raised(
+            f"step {system.step}: {count} atoms have left the box through a fixed face along {'xyz'[axis]} "
+            f"(first: id {first}). Use boundary s or m there, a larger box, or thermo_modify lost ignore (which "
             "keeps them)"
         )

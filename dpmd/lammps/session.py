@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmd.kernels.threads import available_cores
+from dpmd.parallel import OneProcess
+
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
 from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
@@ -24,9 +27,13 @@ from .unitstyles import UNITS
 _potentials = {}
 
 
-def load_potential(path, options, skin):
+def load_potential(path, options, skin, processes):
     """A Potential, the same one again while its file has not changed: scripts with ``clear`` and loops reuse it."""
-    path = Path(path)
+    path, device, threads = Path(path), options.device, options.threads
+    if processes.size > 1:
+        if device.startswith("cuda"):
+            raise ScriptError("several ranks compute on CPUs only; start md-run without the MPI launcher to use a GPU")
+        device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
         key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
     except OSError:
@@ -34,9 +41,9 @@ def load_potential(path, options, skin):
     if key not in _potentials:
         _potentials[key] = Potential(
             path,
-            options.device,
+            device,
             options.precision,
-            options.threads,
+            threads,
             tabulate=not options.no_tabulate,
             skin=skin,
             low_rank=not options.no_low_rank,
@@ -68,6 +75,8 @@ class Pair:
 class Stop(Hook):
     """Ends a run when its time is up (``timer timeout``)."""
 
+    several_ranks = True
+
     def __init__(self, session, every):
         self.session, self.every = session, every
 
@@ -75,29 +84,35 @@ class Stop(Hook):
         return not first and self.session.deadline is not None
 
     def __call__(self, simulation):
-        if time.monotonic() > self.session.deadline:
+        if self.session.processes.largest(int(time.monotonic() > self.session.deadline)):
             simulation.stop_reason = "timer timeout"
 
 
 class Parameters(Hook):
     """Brings parameters that come from computes up to date."""
 
+    several_ranks = True
+
     def __init__(self, session):
         self.session = session
 
     def __call__(self, simulation):
-        simulation.parameters.update(self.session.model_parameters())
+        simulation.parameters = self.session.model_parameters()
 
 
 class Session:
     """The state that the commands of a script change, and its running.
 
     options : namespace with device, precision, threads, no_tabulate, max_displacement; log :
-    :class:`~dpmd.lammps.log.ScriptLog`.
+    :class:`~dpmd.lammps.log.ScriptLog`; processes : the ranks, each of which executes the script.
+
+    On several ranks the atoms are shared out when forces are needed.  A command that changes atoms or
+    looks at all of them finds them whole on every rank (:meth:`assemble`) and does the same on each;
+    tables by id are always whole.  Files are read and written, and lines logged, by root.
     """
 
-    def __init__(self, options, log):
-        self.options, self.log = options, log
+    def __init__(self, options, log, processes=None):
+        self.options, self.log, self.processes = options, log, processes or OneProcess()
         self.variables = Variables(self)
         self.deadline, self.loop_begin, self.wall_begin = None, time.perf_counter(), time.perf_counter()
         self.restored = {}
@@ -106,6 +121,8 @@ class Session:
     def reset(self):
         """Forget everything but variables and loaded models (the ``clear`` command)."""
         self.close_files()
+        if getattr(self, "schedule", None) is not None:
+            self.schedule.free()
         self.units, self.dimension = UNITS["metal"], 3
         self.faces = [("p", "p")] * 3
         self.atom_style, self.tilt_large = "atomic", False
@@ -141,6 +158,26 @@ class Session:
             self.deviation.close()
         self.deviation = None
 
+    def assemble(self):
+        """All atoms on every rank."""
+        if self.system is not None:
+            self.system.assemble()
+
+    def settle_variables(self, words):
+        """Evaluate the variables among a command's words beforehand: forces that they need reorder the atoms."""
+        for word in words:
+            if word.startswith("v_"):
+                self.number(word, "a variable")
+        self.assemble()
+
+    def settle_atoms(self, look):
+        """``look()``; once more if forces had to be computed for it, which reorders the atoms."""
+        while True:
+            ids = self.system.ids
+            seen = look()
+            if ids is self.system.ids:
+                return seen
+
     # ------------------------------------------------------------------ looking things up
 
     @property
@@ -170,6 +207,10 @@ class Session:
         """Time since the start, in the script's unit."""
         begin, step = self.time_offset
         return begin + (self.require_box().step - step) * self.timestep
+
+    def seconds(self):
+        """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
+        return self.processes.broadcast(time.perf_counter() - self.loop_begin)
 
     def group_or_all(self, name):
         """The Group of a name, None for all atoms."""
@@ -317,11 +358,12 @@ class Session:
         if name == "ke":
             return 0.5 * float(np.trace(system.twice_kinetic_tensor(mask))) * self.units.energy
         axis = "xyz".find(words[1][:1])
-        if axis < 0 or not mask.any():
+        if axis < 0 or not system.sum(int(mask.sum())):
             raise ScriptError(f"{name}({', '.join(words)}): the direction is not x, y or z, or the group is empty")
         if name == "bound":
-            x = system.positions[mask, axis] + system.origin[axis]
-            return float(x.min() if words[1].endswith("min") else x.max())
+            sign = -1 if words[1].endswith("min") else 1
+            x = sign * (system.positions[mask, axis] + system.origin[axis])
+            return sign * float(system.processes.largest(x.max(initial=-np.inf)))
         if name == "xcm":
             return self.centre_of_mass(self.groups[words[0]])[axis]
         return system.sum(mass @ system.velocities[mask])[axis] / system.sum(mass.sum()) * self.units.velocity
@@ -345,7 +387,7 @@ class Session:
         return value[:, indices[0] - 1] if indices else value
 
     def atom_column(self, name):
-        """A per-atom value (n,) in the present order: c_ID, c_ID[i] or a column of dump custom."""
+        """A per-atom value (n,) of this rank's atoms in the present order: c_ID, c_ID[i] or a column of dump custom."""
         from .dumps import COLUMNS
 
         if name in COLUMNS and COLUMNS[name].get:
@@ -391,8 +433,8 @@ class Session:
         return sum(f.reservoir_energy for f in self.fixes.values() if isinstance(f, Fix))
 
     def per_atom(self):
-        """Energies (n,) and virials (n, 3, 3) of the atoms, eV; evaluated once per step."""
-        self.need_forces()
+        """Energies (n,) and virials (n, 3, 3) of this rank's atoms, eV; evaluated once per step."""
+        self.need_lists()
         key = (id(self.simulation), self.system.step, self.simulation.evaluations, self.schedule.rebuilds)
         if getattr(self, "_atoms_key", None) != key:
             self._atoms_key, self._atoms = key, self.simulation.evaluate_atoms()
@@ -404,7 +446,8 @@ class Session:
         """Give the atoms the masses of their types.  Raises ScriptError for types without."""
         system = self.require_box()
         types = self.type_of[system.ids]
-        missing = [t for t in np.unique(types) if self.masses[t - 1] is None]
+        present = np.unique(self.type_of)  # 0 where there is no atom of that id
+        missing = [t for t in present[present > 0] if self.masses[t - 1] is None]
         if missing:
             raise ScriptError(f"atom type {missing[0]} has no mass; add 'mass {missing[0]} VALUE' or a Masses section")
         values = np.array([m or 0.0 for m in self.masses])
@@ -448,10 +491,14 @@ class Session:
             raise ScriptError("no pair_style is set; dpmd computes forces with 'pair_style deepmd MODEL'")
         if not self.pair.set:
             raise ScriptError("pair_coeff is missing: 'pair_coeff * *' or with the elements of the types")
+        system.spread(self.processes)
+        system.carried.pop("atomic_parameters", None)
         self.update_masses()
-        potentials = [load_potential(m, self.options, self.skin) for m in self.pair.models]
+        potentials = self.processes.root_first(
+            lambda: [load_potential(m, self.options, self.skin, self.processes) for m in self.pair.models]
+        )
         first = potentials[0]
-        if len(system):
+        if system.n_atoms:
             system.types = self._model_types(first)[self.type_of[system.ids] - 1]
         system.type_names, system.constants = tuple(first.type_map), self.units.constants
         system._set_inverse_masses()
@@ -459,8 +506,10 @@ class Session:
         self._check_parameters(first)
         self._describe(first)
         self._check_cell(first)
+        if self.schedule is not None:
+            self.schedule.free()
         self.schedule = Schedule(
-            first.domain(), self.faces, self.first_low, self.first_length, self.every, self.delay, self.check,
+            self._domain(first), self.faces, self.first_low, self.first_length, self.every, self.delay, self.check,
             self.thermo.lost,
         )  # fmt: skip
         self.schedule.low = self.low
@@ -471,6 +520,11 @@ class Session:
             self.simulation.parameters = self.model_parameters()
         self.stale = False
         return self.simulation
+
+    def _domain(self, potential):
+        if self.processes.size == 1:
+            return potential.domain()
+        return potential.domain(self.processes, self.options.decomposition, self.options.balance)
 
     def _describe(self, potential):
         """Say, once, which element each type is; warn where the mass is another element's."""
@@ -485,7 +539,7 @@ class Session:
         )
         for t, (number, mass) in enumerate(zip(self._model_types(potential), self.masses, strict=True), 1):
             name = model.type_map[number] if number >= 0 else "ignored"
-            count = int((self.type_of[self.system.ids] == t).sum())
+            count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
         for warning in type_table(self.system)[1]:
             self.log.warning(warning)
@@ -499,7 +553,7 @@ class Session:
         reach = potential.model.cutoff + self.skin
         across = 1 / np.linalg.norm(np.linalg.inv(system.cell), axis=0)  # between opposite faces
         images = np.where(system.periodic, 2 * reach / across + 1, 1.0).prod()
-        if images * len(system) > 1e8:
+        if images * system.n_atoms > 1e8:
             raise ScriptError(
                 f"the box, {lengths} Å, is so thin that each atom has {images:.3g} images within {reach:g} Å; check it"
             )
@@ -518,14 +572,15 @@ class Session:
                 )
 
     def model_parameters(self):
-        """What the operators take beside positions."""
+        """What the operators take beside positions; parameters of each atom are carried by the system."""
         pair = self.pair
         frame, atomic = pair.frame, pair.atomic
         if pair.frame_compute:
             source = self.compute(pair.frame_compute)
             frame = np.atleast_1d(source.vector() if self.n_fparam > 1 else source.scalar())
         if pair.atomic_compute:
-            atomic = np.asarray(self.compute(pair.atomic_compute).atoms(), float).reshape(len(self.system), -1)
+            values = np.asarray(self.compute(pair.atomic_compute).atoms(), float)
+            self.system.carried["atomic_parameters"] = values if values.ndim == 2 else values[:, None]
         return {"frame_parameters": frame, "atomic_parameters": atomic}
 
     @property
@@ -535,6 +590,11 @@ class Session:
     def need_forces(self):
         """Compute forces if the atoms have changed since the last time."""
         if self.simulation is None or self.stale:
+            self.prepare().compute_forces()
+
+    def need_lists(self):
+        """Compute forces if there are none or the atoms are not shared out."""
+        if self.simulation is None or self.stale or self.system.processes.size < self.processes.size:
             self.prepare().compute_forces()
 
     def changed(self):
@@ -554,10 +614,13 @@ class Session:
         if self.deviation is None or self.deviation.committee is not self.committee:
             if self.deviation is not None:
                 self.deviation.close()
-            self.deviation = ModelDeviation(
+            arguments = (
                 pair.out_every, pair.out_file, self.committee, pair.per_atom, pair.relative, pair.relative_v,
-                self.units.energy, up_to=self.system.step if self.append_deviation else None,
+                self.units.energy, None, self.system.step if self.append_deviation else None,
             )  # fmt: skip
+            root = self.processes.root
+            self.deviation = self.processes.root_first(lambda: ModelDeviation(*arguments, opened=root))
+            self.deviation.last_step = self.processes.broadcast(self.deviation.last_step)
             self.append_deviation = True
         return [self.deviation]
 
@@ -573,7 +636,8 @@ class Session:
         system = self.system
         self.first_step, self.last_step = system.step, system.step + steps
         scaling = (NoseHooverChain, StochasticRescaling, BerendsenThermostat)
-        if steps and not np.any(system.velocities) and any(isinstance(f, scaling) for f in self.fixes.values()):
+        moving = system.processes.largest(int(np.any(system.velocities)))
+        if steps and not moving and any(isinstance(f, scaling) for f in self.fixes.values()):
             self.log.warning("all velocities are zero, and thermostats only scale them; use 'velocity all create'")
         simulation.ensemble.span(
             self.first_step if begin is None else begin, self.last_step if end is None else end

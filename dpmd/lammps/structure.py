@@ -79,7 +79,7 @@ def read_data_command(session, words):
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' before another read_data")
     session.log("Reading data file ...")
-    data = read_data(path, session.atom_style)
+    data = session.processes.on_root(lambda: read_data(path, session.atom_style))
     session.n_types, session.labels = data.n_types, data.labels
     session.masses = [data.masses.get(t) for t in range(1, data.n_types + 1)]
     _describe_box(session, data.low, data.cell, data.triclinic)
@@ -196,6 +196,7 @@ def replicate(session, words):
 def change_box(session, words):
     """Command ``change_box``."""
     system = session.require_box()
+    session.settle_variables(words)
     if words[0] != "all":
         session.group_or_all(words[0])
     rest, remap, length = words[1:], False, session.lattice_spacing
@@ -531,6 +532,7 @@ def _lattice_points(session, low, cell, new_type, types_of_basis):
 def displace_atoms(session, words):
     """Command ``displace_atoms``."""
     system = session.require_box()
+    session.settle_variables(words)
     mask = session.group_mask(words[0])
     style, rest = words[1], words[2:]
     counts = {"move": 3, "ramp": 6, "random": 4, "rotate": 7}
@@ -668,6 +670,7 @@ def velocity(session, words):
     system, style, rest = session.require_box(), words[1], words[2:]
     named = session.group_or_all(words[0])
     session.update_masses()
+    session.settle_variables(words)
     counts = {"create": 2, "set": 3, "scale": 1, "ramp": 6, "zero": 1}
     if style not in counts or len(rest) < counts[style]:
         raise ScriptError("velocity takes create T SEED, set VX VY VZ, scale T, ramp ..., or zero linear|angular")

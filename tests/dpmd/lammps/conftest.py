@@ -35,6 +35,11 @@ thermo 5
 
 
 @pytest.fixture
+def script_options():
+    return OPTIONS
+
+
+@pytest.fixture
 def head():
     return HEAD
 

@@ -12,6 +12,7 @@ import pytest
 from dpmd.lammps.interpreter import run_script
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "lammps"
+PROGRAM = Path(__file__).parent / "programs" / "scripts.py"
 SCRIPTS = [
     "water_md0_nve", "water_nve", "water_tri_nve", "water_nopbc", "water_mixedbc_ppf", "cu_nve_compressed", "water_nvt",
     "water_npt_iso", "water_tri_npt", "water_sp_real_units", "water_sp_peratom", "water_tri_sp_peratom", "faparam",
@@ -53,33 +54,62 @@ def largest_error(name, ours, theirs):
 
 
 @pytest.fixture
-def run_fixture(tmp_path, monkeypatch, find_model, shared_file):
-    """Function: run a stored script, at most 50 steps of it, in a folder of its own; returns the stored folder."""
+def prepare(find_model, shared_file):
+    """Function: a stored script, at most 50 steps of it, into a folder as in.script; returns the stored folder."""
 
-    def run(name):
+    def put(name, target):
         folder = DATA if (DATA / f"{name}.log").exists() else shared_file(f"fixtures/lammps/{name}.log").parent
         text = (folder / f"{name}.in").read_text()
         for data in re.findall(r"\S+\.lmp", text):
             source = folder / data
-            shutil.copy(source if source.exists() else shared_file(f"fixtures/lammps/{data}"), tmp_path)
+            shutil.copy(source if source.exists() else shared_file(f"fixtures/lammps/{data}"), target)
         for model in set(re.findall(r"\.\./models/(\S+)", text)):
             try:
                 text = text.replace(f"../models/{model}", str(find_model(model)))
             except KeyError:
                 pytest.skip(f"{model} is not there")
         text = re.sub(r"^run +(\d+)", lambda m: f"run {min(int(m[1]), 50)}", text, flags=re.M)
-        (tmp_path / "in.script").write_text(text)
-        monkeypatch.chdir(tmp_path)
-        assert run_script("in.script", OPTIONS) == 0
+        (target / "in.script").write_text(text)
         return folder
 
-    return run
+    return put
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script(name, run_fixture):
-    folder = run_fixture(name)
-    ours, theirs = read_log(Path("log.lammps")), read_log(folder / f"{name}.log")
+def test_script(name, prepare, tmp_path, monkeypatch):
+    folder = prepare(name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run_script("in.script", OPTIONS) == 0
+    compare(name, folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("n", "decomposition", "names"),
+    [
+        (2, "node", ["water_tri_npt", "water_mixedbc_ppf", "devi_atomic", "faparam"]),
+        pytest.param(2, "node", SCRIPTS, marks=pytest.mark.long),
+        pytest.param(3, "rank", SCRIPTS, marks=pytest.mark.long),
+    ],
+)
+def test_scripts_on_several_ranks(n, decomposition, names, prepare, tmp_path, mpi_run):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+    folders = {}
+    for name in names:
+        target = tmp_path / name
+        target.mkdir()
+        try:
+            folders[name] = prepare(name, target)
+        except pytest.skip.Exception:  # its model or data are elsewhere
+            continue
+    code, text = mpi_run(n, PROGRAM, decomposition, *(str(tmp_path / name) for name in folders))
+    assert code == 0, text
+    for name, folder in folders.items():
+        compare(name, folder, tmp_path / name)
+
+
+def compare(name, folder, where):
+    """The output in ``where`` is what LAMMPS left in ``folder``."""
+    ours, theirs = read_log(where / "log.lammps"), read_log(folder / f"{name}.log")
     assert list(ours) == list(theirs)
     n = min(len(ours["Step"]), len(theirs["Step"]))
     assert n >= min(len(theirs["Step"]), 6)
@@ -88,12 +118,12 @@ def test_script(name, run_fixture):
     print(name, {k: f"{v:.1e}" for k, v in errors.items()})
     assert max(errors.values()) < 1e-6, errors
     if (folder / f"{name}.md.out").exists():
-        a, b = (path.read_text().splitlines() for path in (Path(f"{name}.md.out"), folder / f"{name}.md.out"))
+        a, b = (path.read_text().splitlines() for path in (where / f"{name}.md.out", folder / f"{name}.md.out"))
         assert a[0] == b[0]
         mine, yours = (np.array([[float(v) for v in line.split()] for line in lines[1:]]) for lines in (a, b))
         assert mine.shape == yours.shape
         assert np.abs(mine - yours).max() < 1e-6
     if (folder / f"{name}.peratom.dump.gz").exists():
-        mine, yours = read_columns(Path(f"{name}.peratom.dump")), read_columns(folder / f"{name}.peratom.dump.gz")
+        mine, yours = read_columns(where / f"{name}.peratom.dump"), read_columns(folder / f"{name}.peratom.dump.gz")
         assert np.abs(mine[:, 2] - yours[:, 2]).max() < 1e-9
         assert np.abs(mine[:, 3:] - yours[:, 3:]).max() < 1e-9 * np.abs(yours[:, 3:]).max()

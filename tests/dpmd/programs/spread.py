@@ -53,11 +53,11 @@ def state(simulation):
     ]  # fmt: skip
 
 
-def dynamics(make, options):
+def dynamics(make, options, steps):
     simulation = make(**options)
     seen = []
     simulation.every(10, lambda s: seen.append(s.system.sum(len(s.system)) + s.observables()["pressure_bar"]))
-    simulation.run(50)
+    simulation.run(steps)
     return simulation, [np.array(seen)]
 
 
@@ -67,7 +67,7 @@ def minimised(make, method, together):
     if together is not None:
         box = BoxRelaxation({k: 100.0 if k < 3 else 0.0 for k in range(3 if together else 6)}, together, 5e-3)
     # few iterations: differences of rounding grow on the way
-    result = Minimizer(simulation, method, 0.0, 1e-3, 15, 100, 0.1, 0.0005, "max", box).run()
+    result = Minimizer(simulation, method, 0.0, 1e-3, 8, 60, 0.1, 0.0005, "max", box).run()
     assert not simulation.system.carried
     return simulation, [result.energies, result.force_norms, result.largest_forces, result.iterations]
 
@@ -86,11 +86,9 @@ def deviation(make, committee, name):
 def per_atom(make):
     simulation = make()
     simulation.run(3)
-    energies, virials = (simulation.system.gathered(values) for values in simulation.evaluate_atoms())
-    if energies is None:
-        return simulation, []
-    order = np.argsort(simulation.system.whole().ids) if simulation.system.processes.size == 1 else slice(None)
-    return simulation, [energies[order], virials[order]]
+    system = simulation.system
+    ids, *values = system.gathered(system.ids, *simulation.evaluate_atoms())
+    return simulation, [v[np.argsort(ids)] for v in values if v is not None]
 
 
 def difference(a, b):
@@ -106,7 +104,10 @@ def main(model, other, structure):
     shaken = atoms.copy()
     shaken.rattle(0.03, seed=1)
     committee = Committee(potentials[0], potentials[1:])
-    situations = {name: (dynamics, atoms, (options,)) for name, options in ENSEMBLES.items()}
+    situations = {
+        name: (dynamics, atoms, (options, 50 if options.get("thermostat") in ("csvr", "nose-hoover") else 20))
+        for name, options in ENSEMBLES.items()
+    }
     situations |= {name: (minimised, shaken, arguments) for name, arguments in MINIMISERS.items()}
     situations |= {"model deviation": (deviation, atoms, (committee, "devi")), "per atom": (per_atom, shaken, ())}
     failed = []
