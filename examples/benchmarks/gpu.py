@@ -224,15 +224,15 @@ def drift(device, potential, name, precision, steps, skin):
 
 def ceilings(device):
     """What the card reaches: FLOP/s of large products by kind of numbers, bytes/s of a copy."""
-    n, found = 8192, {}
+    n, found = 6144, {}
     rng = np.random.default_rng(0)
-    for name, kind in (("fp32", PLAIN), ("bf16", SPLIT), ("fp16", HALF)):
-        numbers = rng.uniform(-1, 1, (n, n)).astype(np.float32)
+    for name, kind in (("fp64", PLAIN), ("fp32", PLAIN), ("bf16", SPLIT), ("fp16", HALF)):
+        numbers = rng.uniform(-1, 1, (n, n)).astype(np.float64 if name == "fp64" else np.float32)
         if kind == SPLIT:
             numbers = (numbers.view(np.uint32) >> 16).astype(np.uint16)
         elif kind == HALF:
             numbers = numbers.astype(np.float16).view(np.uint16)
-        a, out = device.upload(numbers), device.empty((n, n), np.float32)
+        a, out = device.upload(numbers), device.empty((n, n), np.float64 if name == "fp64" else np.float32)
         seconds = []
         for _ in range(6):
             watch = device.stopwatch()
@@ -249,7 +249,7 @@ def ceilings(device):
         seconds.append(watch.seconds()["copy"])
     found["bytes"] = 2 * a.nbytes / float(np.median(seconds[1:]))
     print(
-        f"{device.name}: products fp32 {found['fp32'] / 1e12:.0f}, bf16 {found['bf16'] / 1e12:.0f}, fp16 "
+        f"{device.name}: products fp64 {found['fp64'] / 1e12:.0f}, fp32 {found['fp32'] / 1e12:.0f}, bf16 {found['bf16'] / 1e12:.0f}, fp16 "
         f"{found['fp16'] / 1e12:.0f} TFLOP/s; copy {found['bytes'] / 1e12:.2f} TB/s (read and written)",
         flush=True,
     )
@@ -259,13 +259,14 @@ def ceilings(device):
 def floors(counts, rates, precision):
     """ns per atom below which no version runs: operations at the rate of a product, or bytes at that of a copy.
 
-    Embedding kernels compute in fp32 whatever the products take.
+    Embedding kernels compute in fp32 (fp64 in double precision) whatever the products take.
     """
-    kind, products = {"double": ("fp32", 2), "mixed": ("bf16", 3), "half": ("fp16", 1)}[precision]
+    plain = "fp64" if precision == "double" else "fp32"
+    kind, products = {"double": ("fp64", 1), "mixed": ("bf16", 3), "half": ("fp16", 1)}[precision]
     fitting = products * counts["fitting_flop"] / rates[kind]
     return {
         "fitting": 1e9 * max(fitting, 0.5 * counts["bytes"] / rates["bytes"]),
-        "embedding": 1e9 * max(counts["embedding_flop"] / rates["fp32"], counts["bytes"] / rates["bytes"]),
+        "embedding": 1e9 * max(counts["embedding_flop"] / rates[plain], counts["bytes"] / rates["bytes"]),
     }
 
 
