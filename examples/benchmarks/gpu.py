@@ -248,11 +248,8 @@ def ceilings(device):
         watch.mark("copy")
         seconds.append(watch.seconds()["copy"])
     found["bytes"] = 2 * a.nbytes / float(np.median(seconds[1:]))
-    print(
-        f"{device.name}: products fp64 {found['fp64'] / 1e12:.0f}, fp32 {found['fp32'] / 1e12:.0f}, bf16 {found['bf16'] / 1e12:.0f}, fp16 "
-        f"{found['fp16'] / 1e12:.0f} TFLOP/s; copy {found['bytes'] / 1e12:.2f} TB/s (read and written)",
-        flush=True,
-    )
+    rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in found.items() if name != "bytes")
+    print(f"{device.name}: products {rates} TFLOP/s; copy {found['bytes'] / 1e12:.2f} TB/s, both ways", flush=True)
     return found
 
 
