@@ -550,6 +550,7 @@ class Job:
         """Compile or load the kernels, so that the loop is timed without that."""
         log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
         domain.update(system)
+        domain.neighbors.fetch()  # together, which what follows is not
         spare = np.zeros_like(domain.forces)
         # root compiles, the other ranks find its code in the cache
         self.processes.root_first(
@@ -567,13 +568,8 @@ class Job:
         phases = self._phases(simulation, potential, elapsed)
         log()
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
-        rows = [("phase", "s", "%", "us/atom/step")]
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
-        for name, seconds in phases.items():
-            if potential.device != "cpu" and seconds == 0:
-                continue  # phases of the CPU
-            rows.append((name, f"{seconds:.3f}", f"{100 * seconds / max(elapsed, 1e-9):.1f}", f"{seconds * scale:.3f}"))
-        log.table(rows)
+        self._print_phases(log, phases, elapsed, scale)
         if potential.device != "cpu":
             log(
                 "  force: kernels timed in 5 evaluations after the run, times the steps (embedding: forward, assembly: "
@@ -591,7 +587,7 @@ class Job:
                 f"Conserved energy: changed by {change:.3g} meV/atom in {thermo.times[-1] - thermo.times[0]:.4g} ps; "
                 f"drift {drift:.3g} +- {uncertainty:.2g} meV/atom/ns"
             )
-        waiting = phases["force: waiting"] / max(elapsed, 1e-9)
+        waiting = phases["force: threads"][1] / max(elapsed, 1e-9)
         if waiting > 0.3 and potential.operators.threads > 1:
             log.warning(
                 f"threads waited for one another {100 * waiting:.0f} % of the time: other programs use these cores, or "
@@ -621,23 +617,42 @@ class Job:
         if self.processes.size > 1:
             self._print_shares(log, domain)
             parallel = summary["parallel"] = domain.statistics()
-            mean, longest = parallel["waiting_s"]
+            parallel["phases_s"] = phases
             log(
                 f"  exchange    {parallel['messages_per_step']:.1f} messages and "
-                f"{parallel['bytes_per_step'] / 1e3:.1f} kB per step between boxes; waiting {mean:.3f} s per rank on "
-                f"average, {longest:.3f} s at most; imbalance {parallel['imbalance']:.3f}"
+                f"{parallel['bytes_per_step'] / 1e3:.1f} kB per step between boxes; imbalance "
+                f"{parallel['imbalance']:.3f}"
             )
+            early = parallel["early_per_rank"]
+            if early[2]:
+                log(f"              up to {early[1]:.0f} atoms per rank are evaluated while messages travel")
         if self.processes.root:
             self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def _print_phases(log, phases, elapsed, scale):
+        """The table of times; with several ranks their spread, and percent of the mean."""
+        several = "waiting" in phases
+        titles = ("s, least", "mean", "most") if several else ("s",)
+        rows = [("phase", *titles, "%", "us/atom/step")]
+        for name, spread in phases.items():
+            if spread[2] == 0:
+                continue  # a phase of other hardware
+            seconds, mean = [f"{s:.3f}" for s in (spread if several else spread[1:2])], spread[1]
+            rows.append((name, *seconds, f"{100 * mean / max(elapsed, 1e-9):.1f}", f"{mean * scale:.3f}"))
+        log.table(rows)
 
     def _machine_readable(self, simulation, potential, phases, elapsed):
         """What ``dp-perf`` reads of a run; :mod:`dpmd.perfmodel.runs` explains the keys."""
         s, system, domain, steps = self.settings, simulation.system, simulation.domain, simulation.steps_done
         sizes = replace(self._sizes(potential), tabulated=not s.run.no_tabulate)
-        per_step = {name.removeprefix("force: "): seconds / max(steps, 1) for name, seconds in phases.items()}
-        per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("waiting")
+        per_step = {name.removeprefix("force: "): mean / max(steps, 1) for name, (_, mean, _) in phases.items()}
+        per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("threads")
+        slowest = self.processes.largest(sum(potential.operators.seconds.values())) / max(steps, 1)
+        several = self.processes.size > 1
+        by_rank = several and domain.scheme == "rank"
         return {
-            "engine": "dpmd",
+            "engine": "dpmd-rank" if by_rank else "dpmd",
             "versions": dict(versions()),
             "machine": processor_name(),
             "device": potential.device,
@@ -647,8 +662,9 @@ class Job:
                 name: int(system.sum(int((system.types == t).sum()))) for t, name in enumerate(system.type_names)
             },
             "cell": system.cell.tolist(),
-            "nodes": self.processes.n_machines if s.run.decomposition == "rank" else self.processes.n_nodes,
+            "nodes": self.processes.n_machines if by_rank else self.processes.n_nodes,
             "ranks": self.processes.size,
+            "rank_grid": list(domain.partition.grid) if by_rank else None,
             "threads": potential.operators.threads,
             "precision": potential.precision,
             "ensemble": s.ensemble.type,
@@ -661,6 +677,7 @@ class Job:
             "seconds": elapsed,
             "seconds_per_step": elapsed / max(steps, 1),
             "phases": per_step,
+            "slowest_rank": float(slowest) if several else None,
             "peak_memory_bytes": int(self.processes.largest(peak_memory())) * self.processes.machine_ranks,
             "stopped": simulation.stop_reason,
         }
@@ -670,7 +687,10 @@ class Job:
 
     @staticmethod
     def _phases(simulation, potential, elapsed):
-        """Seconds per phase, mean over ranks; the operators' own clock divides the force evaluation."""
+        """Seconds per phase, ``{name: [least, mean, most]}`` over ranks.
+
+        The operators' own clock divides the force evaluation; "waiting" for other ranks is none of the others.
+        """
         timers, inner = simulation.timers, potential.operators.seconds
         if potential.device != "cpu":
             # the host hands over work and waits where it reads something: its clock says little
@@ -683,14 +703,15 @@ class Job:
             "fitting": "force: fitting", "force": "force: assembly",
         }  # fmt: skip
         phases = {names.get(name, name): seconds for name, seconds in inner.items()}
-        phases["force: waiting"] = max(timers["force"] - sum(inner.values()), 0.0)
-        for name in ("neighbor", "communication", "integrate", "output"):
-            phases[name] = timers[name]
+        phases["force: threads"] = max(timers["force"] - sum(inner.values()), 0.0)
         processes = simulation.system.processes
-        means = processes.sum(np.array(list(phases.values()))) / processes.size
-        phases = dict(zip(phases, map(float, means), strict=True))
+        waiting = ("waiting",) if processes.size > 1 else ()
+        for name in ("neighbor", "communication", *waiting, "integrate", "output"):
+            phases[name] = timers[name]
         phases["other"] = max(elapsed - sum(phases.values()), 0.0)
-        return phases
+        values = np.array(list(phases.values()))
+        spread = -processes.largest(-values), processes.sum(values) / processes.size, processes.largest(values)
+        return {name: numbers.tolist() for name, numbers in zip(phases, np.transpose(spread), strict=True)}
 
 
 def peak_memory():

@@ -17,15 +17,26 @@ _components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "y
 
 
 class Timers(dict):
-    """Seconds per phase of the loop."""
+    """Seconds per phase of the loop; in whichever this rank waits for others, that counts as waiting.
 
-    def __init__(self):
-        super().__init__(force=0.0, neighbor=0.0, communication=0.0, integrate=0.0, output=0.0)
+    processes : :class:`dpmd.parallel.Processes`, which count it.
+    """
+
+    def __init__(self, processes):
+        super().__init__(force=0.0, neighbor=0.0, communication=0.0, integrate=0.0, output=0.0, waiting=0.0)
+        self._processes, self._waited = processes, 0.0
+
+    def start(self):
+        """Begin a phase; returns the time now."""
+        self._waited = self._processes.waiting
+        return time.perf_counter()
 
     def lap(self, phase, since):
         """Add the time since ``since`` to ``phase``; returns the time now."""
-        now = time.perf_counter()
-        self[phase] += now - since
+        now, waited = time.perf_counter(), self._processes.waiting - self._waited
+        self._waited += waited
+        self[phase] += now - since - waited
+        self["waiting"] += waited
         return now
 
 
@@ -82,7 +93,7 @@ class Simulation:
     def __init__(self, system, operators, domain, ensemble, hooks=(), parameters=None):
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
-        self.timers = Timers()
+        self.timers = Timers(system.processes)
         self.steps_done = 0
         #: how often forces were computed
         self.evaluations = 0
@@ -135,7 +146,7 @@ class Simulation:
 
         ``rebuilt``: the lists have just been rebuilt.
         """
-        clock = time.perf_counter()
+        clock = self.timers.start()
         try:
             rebuilt = rebuilt or self.domain.update(self.system)
         except UnusableStructure as error:
@@ -151,8 +162,9 @@ class Simulation:
         if overflowed:
             self.overflows += 1
             self.most_overflowed = max(self.most_overflowed, overflowed)
+        clock = self.timers.lap("communication", clock)
         self.ensemble.after_forces(system)
-        self.timers.lap("communication", clock)
+        self.timers.lap("integrate", clock)
 
     def present_parameters(self):
         """``parameters``, and those of each atom that the system carries as ``atomic_parameters`` (n, k)."""
@@ -199,15 +211,17 @@ class Simulation:
                 self.call_hooks()
             self.failed = False
         finally:
+            clock = self.timers.start()
             for hook in reversed(self.hooks):
                 hook.finish(self)
+            self.timers.lap("output", clock)
 
     def _step(self):
-        clock = time.perf_counter()
+        clock = self.timers.start()
         self.ensemble.first_half(self.system)
         self.timers.lap("integrate", clock)
         self.compute_forces()
-        clock = time.perf_counter()
+        clock = self.timers.start()
         self.ensemble.second_half(self.system)
         self.system.step += 1
         self.steps_done += 1
@@ -216,7 +230,7 @@ class Simulation:
 
     def call_hooks(self, first=False):
         """Call the hooks that are due at the present step."""
-        clock = time.perf_counter()
+        clock = self.timers.start()
         for hook in self.hooks:
             if hook.due(self.system.step, first):
                 hook(self)

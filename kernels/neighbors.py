@@ -9,6 +9,7 @@ cutoff): 125 cells hold about 125 / (8 * 4.19) n = 3.7 n candidates per centre, 
 and a row of n 4-byte indices is written.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
@@ -23,6 +24,10 @@ _ROUNDING = 1e-5
 _OPTIONS = {"cache": True, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
 
+def _nothing_to_fetch(wait=True):
+    """All positions are here."""
+
+
 @dataclass
 class NeighborList:
     """Full neighbour list in rows.
@@ -30,12 +35,18 @@ class NeighborList:
     The neighbours of centre ``i`` are ``indices[first[i] : first[i] + count[i]]`` (int32, into
     local and ghost atoms), sorted by type; atoms within ``cutoff`` (Å) and possibly a rounding
     more.  ``indices`` may hold unused room between rows.
+
+    Positions of ghosts may still be on their way: rows of the centres in ``late`` (centres,) bool name
+    some, and ``fetch()`` returns when they are there.  ``fetch(wait=False)`` returns at once, but moves
+    messages on, which in most MPI libraries happens only while one of their functions runs.
     """
 
     first: np.ndarray
     count: np.ndarray
     indices: np.ndarray
     cutoff: float
+    late: np.ndarray | None = None
+    fetch: Callable = _nothing_to_fetch
 
     @property
     def n_centres(self):

@@ -46,7 +46,8 @@ class Operators(Protocol):
 
         positions : (atoms, 3) float64, Å, local atoms first, then ghosts.
         types : (atoms,) int32, the model's types; negative for atoms that the model ignores.
-        neighbors : :class:`~dpmd.kernels.neighbors.NeighborList` of the centres.
+        neighbors : :class:`~dpmd.kernels.neighbors.NeighborList` of the centres; its ``fetch()`` is
+            called once before centres that are ``late`` are evaluated, others may be before that.
         forces : (atoms, 3) float64, eV/Å; the forces are *added*, those on ghosts included.
         frame_parameters : (n_fparam,) or (systems, n_fparam); atomic_parameters : (centres, n_aparam).
         system_offsets : (systems + 1,), the first centre of each independent system.

@@ -9,7 +9,8 @@ equal share of the atoms, whichever part of the box they are in, and evaluates t
     for each neighbouring node one rank sends what that node needs, and receives straight into
     the shared array; ghosts that are images of the node's own atoms are copied
     -- wait --
-    every rank gathers the positions near its share and evaluates its atoms
+    every rank gathers the positions near its share and evaluates its atoms: first, while messages
+    travel, those that need no ghost of another node
     -- wait --
     forces on ghosts, summed over the ranks of the node, go back by the same messages
     -- wait --
@@ -20,12 +21,13 @@ intra-node load balance).  All sums run in a fixed order, so a run is the same t
 when repeated with the same ranks, nodes and threads.
 """
 
+from dataclasses import replace
 from time import perf_counter
 
 import numba
 import numpy as np
 
-from dpmd.kernels.neighbors import NeighborList, NeighborListBuilder
+from dpmd.kernels.neighbors import NeighborListBuilder
 
 from .domain import UnusableStructure, _largest_displacement, _wrap, check_usable
 from .geometry import choose_grid
@@ -45,6 +47,8 @@ _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 IMBALANCE_LIMIT = 1.1
 #: ... and if that makes it smaller by at least this factor
 WORTHWHILE_GAIN = 0.95
+#: evaluation starts before messages have arrived if every rank of the node has this many atoms that need none
+LEAST_EARLY = 128
 #: how a node's atoms are shared out
 BALANCES = ("atoms", "work", "measured")
 
@@ -96,6 +100,17 @@ def _renumber(first, count, indices, numbers):
             indices[k] = numbers[indices[k]]
 
 
+@numba.njit(**_OPTIONS)
+def _mark_rows_beyond(first, count, indices, limit, marked):
+    """marked[i] = whether row i names an atom from ``limit`` on."""
+    for i in range(len(first)):
+        marked[i] = False
+        for k in range(first[i], first[i] + count[i]):
+            if indices[k] >= limit:
+                marked[i] = True
+                break
+
+
 def _rows_by_target(targets, n):
     """``(first, sources)``: the positions in ``targets`` that hold 0, 1, ... n - 1, each in rising order."""
     inside = np.flatnonzero((targets >= 0) & (targets < n))
@@ -136,11 +151,12 @@ class DistributedDomain:
             raise ValueError(f"balance {balance!r} is not one of {', '.join(BALANCES)}")
         self.processes, self.cutoff, self.skin, self.balance = processes, float(cutoff), float(skin), balance
         self._node = processes.node
-        self._memory = NodeMemory(self._node)
+        self._memory = NodeMemory(processes)
         self._builder = NeighborListBuilder(n_types, threads)
         self._work = self._cost = None
         self._evaluation_began = self._evaluation_time = 0.0
         self._evaluations = 0
+        self._requests, self._arriving, self._n_gathered = [], False, 0
         self.neighbors = self.partition = None
         self.rebuilds = self._n_ghosts = 0
         self.reset_counters()
@@ -154,6 +170,7 @@ class DistributedDomain:
 
     def rebuild(self, system):
         """Wrap the atoms, send each to the node and rank that own it, find ghosts and neighbours."""
+        self._fetch()
         reach = self.cutoff + self.skin
         self._check(system, reach)
         inverse = np.linalg.inv(system.cell)
@@ -268,6 +285,8 @@ class DistributedDomain:
         self._positions[self._own] = system.positions
         self._types[self._own], self._ids[self._own] = system.types, system.ids
         self._n_ghosts = n_ghosts
+        #: the first ghost whose position arrives while others are used
+        self._first_late = total
 
     def _build_list(self, reach):
         """The list of own atoms; ``_needed`` are the node's atoms and ghosts that occur in it."""
@@ -288,32 +307,72 @@ class DistributedDomain:
         used[: self._n_own] = True
         numbers = (np.cumsum(used) - 1).astype(np.int32)
         _renumber(found.first, found.count, found.indices, numbers)
-        self.neighbors = NeighborList(found.first, found.count, found.indices, found.cutoff)
         self._needed = candidates[used[self._n_own :]]
+        self.neighbors = replace(found, late=self._late_centres(found), fetch=self._fetch)
         self.positions, self.types = positions[used], types[used]
         self.ids = np.concatenate([self._ids[self._own], self._ids[self._needed]])
         self._work = found.count.astype(float) + 1.0
+
+    def _late_centres(self, found):
+        """(own atoms,) bool: who is evaluated when all messages are here; None where nobody is before that.
+
+        Every rank of the node has as many early ones, or they would wait for one another.
+        """
+        if self.processes.n_nodes == 1 or self._first_late == len(self._positions):
+            return None
+        self._n_early = int(np.searchsorted(self._needed, self._first_late))
+        late = np.empty(self._n_own, bool)
+        _mark_rows_beyond(found.first, found.count, found.indices, self._n_own + self._n_early, late)
+        least = min(self._node.allgather(self._n_own - int(late.sum())))
+        if least < LEAST_EARLY:
+            return None
+        late |= np.cumsum(~late) > least
+        return late
 
     # ------------------------------------------------------------------ per step
 
     def update(self, system):
         """Follow the atoms' motion: rebuild if the skin may be used up, else move the ghosts.
 
-        Returns True if it rebuilt (and handed atoms to other ranks).
+        Returns True if it rebuilt (and handed atoms to other ranks).  Otherwise ghosts that only late
+        centres need may arrive later: see :class:`~dpmd.kernels.neighbors.NeighborList`.
         """
+        self._fetch()
         moved = np.inf if self.neighbors is None else self._moved(system)
         if self.processes.largest(moved) > self.skin:
             self.rebuild(system)
             return True
         self._positions[self._own] = system.positions
         self._memory.synchronize()
-        self._exchange_positions(system.cell)
-        self._memory.synchronize()
+        self._send_positions(system.cell)
         self.positions[: self._n_own] = system.positions
-        _take(self._positions, self._needed, self.positions[self._n_own :])
         self.forces.fill(0.0)
+        self._arriving, self._n_gathered = True, 0
+        if self.neighbors.late is None:
+            self._fetch()
+        else:
+            self._memory.synchronize()
+            self._gather(self._n_early)
         self._start_evaluation()
         return False
+
+    def _fetch(self, wait=True):
+        """See :class:`~dpmd.kernels.neighbors.NeighborList`."""
+        if not self._arriving:
+            return
+        if not wait:
+            self._test(self._requests)
+            return
+        self._wait(self._requests)
+        self._memory.synchronize()
+        self._gather(len(self._needed))
+        self._arriving = False
+
+    def _gather(self, stop):
+        """Copy the next needed positions from the node's array, up to ``stop``."""
+        own, done = self._n_own, self._n_gathered
+        _take(self._positions, self._needed[done:stop], self.positions[own + done : own + stop])
+        self._n_gathered = stop
 
     def _moved(self, system):
         """By how much, Å, two atoms can have come nearer since the list was built, as seen here."""
@@ -328,9 +387,10 @@ class DistributedDomain:
 
         values : (len(positions), ...) float64, such as ``forces``.
         """
+        self._fetch()
         if values is self.forces:
             self.exchanges += 1
-            self._evaluation_time += perf_counter() - self._evaluation_began
+            self._evaluation_time += perf_counter() - self.processes.waiting - self._evaluation_began
             self._evaluations += 1
             return self._fold_forces()
         columns = values.reshape(len(values), int(np.prod(values.shape[1:])))
@@ -343,7 +403,7 @@ class DistributedDomain:
         return folded.reshape(self._n_own, *values.shape[1:])
 
     def _start_evaluation(self):
-        self._evaluation_began = perf_counter()
+        self._evaluation_began = perf_counter() - self.processes.waiting
 
     def _counted(self, n_bytes):
         """Note a message to another box."""
@@ -353,9 +413,14 @@ class DistributedDomain:
     def _wait(self, requests):
         from mpi4py import MPI
 
-        begin = perf_counter()
-        MPI.Request.Waitall(requests)
-        self._memory.waiting += perf_counter() - begin
+        with self.processes.wait():
+            MPI.Request.Waitall(requests)
+
+    @staticmethod
+    def _test(requests):
+        from mpi4py import MPI
+
+        MPI.Request.Testall(requests)
 
     def free(self):
         """Give shared memory back; the domain is of no use afterwards."""
@@ -364,16 +429,16 @@ class DistributedDomain:
     # ------------------------------------------------------------------ counters
 
     def reset_counters(self):
-        """Count messages and waiting from here on."""
+        """Count messages from here on."""
         self.messages = self.message_bytes = self.exchanges = 0
-        self._memory.waiting = 0.0
 
     def statistics(self):
         """What the exchange cost so far: a dict, the same on every rank.
 
         messages_per_step, bytes_per_step : positions and forces, between boxes, all boxes
         together; atoms_per_rank, atoms_per_node, ghosts_per_node : (least, mean, most);
-        imbalance : most over mean atoms per rank; waiting_s : (mean, longest) per rank.
+        early_per_rank : atoms that may be evaluated while messages travel, of those the same;
+        imbalance : most over mean atoms per rank.
         """
         p, first = self.processes, self._node.rank == 0
         steps = max(self.exchanges, 1)
@@ -384,14 +449,16 @@ class DistributedDomain:
             return [0.0 - float(most[0]), float(total / number), float(most[1])]
 
         atoms = spread(self._n_own, True, p.size)
-        sums = p.sum(np.array([self.messages, self.message_bytes, self._memory.waiting], float))
+        late = self.neighbors.late
+        sums = p.sum(np.array([self.messages, self.message_bytes], float))
         return {
             "scheme": self.scheme, "node_grid": list(self.partition.grid), "balance": self.balance,
             "messages_per_step": float(sums[0] / steps), "bytes_per_step": float(sums[1] / steps),
-            "atoms_per_rank": atoms, "atoms_per_node": spread(self._n_node, first, p.n_nodes),
+            "atoms_per_rank": atoms,
+            "early_per_rank": spread(0 if late is None else int((~late).sum()), True, p.size),
+            "atoms_per_node": spread(self._n_node, first, p.n_nodes),
             "ghosts_per_node": spread(self._n_ghosts, first, p.n_nodes),
             "imbalance": atoms[2] / max(atoms[1], 1e-300),
-            "waiting_s": [float(sums[2] / p.size), float(p.largest(self._memory.waiting))],
         }  # fmt: skip
 
 
@@ -427,8 +494,9 @@ class NodeDomain(DistributedDomain):
                 partner = ranks[other][there.index(me) % len(ranks[other])]
             routes[k] = _Route(partner, *self.partition.halo(fractions, other, shifts, reach))
         counts = self._exchange_counts(routes)
-        self._lay_out(routes, counts, n_images, len(units))
+        first_late = self._lay_out(routes, counts, n_images, len(units))
         self._publish(system, self._ghost_total)
+        self._first_late = first_late
         self._home = self._memory.array("home", self._n_node + self._ghost_total, dtype=np.int64)
         self._sent = self._memory.array("sent", self._returned_total, dtype=np.int64)
         self._memory.synchronize()
@@ -450,8 +518,12 @@ class NodeDomain(DistributedDomain):
         return {k: pair for part in self._node.allgather(mine) for k, pair in part.items()}
 
     def _lay_out(self, routes, counts, n_images, n_units):
-        """Places of ghosts after the node's atoms, and of returning forces, unit after unit."""
+        """Places of ghosts after the node's atoms, and of returning forces, unit after unit.
+
+        Returns the place of the first ghost of another node.
+        """
         ghost, returned = self._n_node, 0
+        first_late = ghost + sum(counts[k][1] for k in range(n_images))
         for k in range(n_units):
             sent, received = counts[k]
             back = 0 if k < n_images else sent  # forces on images of own atoms need not travel
@@ -459,6 +531,7 @@ class NodeDomain(DistributedDomain):
                 routes[k].ghosts, routes[k].returned = slice(ghost, ghost + received), slice(returned, returned + back)
             ghost, returned = ghost + received, returned + back
         self._ghost_total, self._returned_total = ghost - self._n_node, returned
+        return first_late
 
     def _fetch_ghosts(self, routes, cell):
         world, home = self.processes.world, self._home
@@ -512,24 +585,27 @@ class NodeDomain(DistributedDomain):
                 route.first, route.sources = _rows_by_target(home - route.ghosts.start, len(route.incoming))
         self._memory.synchronize()
 
-    def _exchange_positions(self, cell):
-        world, requests = self.processes.world, []
-        foreign = [route for route in self._routes if route.partner is not None]
-        for route in foreign:
-            requests.append(world.Irecv(route.incoming, route.partner, _FORWARD))
+    def _foreign(self):
+        """The routes to other nodes."""
+        return [route for route in self._routes if route.partner is not None]
+
+    def _send_positions(self, cell):
+        """Positions on their way to and from other nodes; images of own atoms are placed."""
+        world = self.processes.world
+        foreign = self._foreign()
+        self._requests = [world.Irecv(route.incoming, route.partner, _FORWARD) for route in foreign]
         for route in foreign:
             _take_displaced(self._positions, route.atoms, route.shifts, cell, route.out)
-            requests.append(world.Isend(route.out, route.partner, _FORWARD))
+            self._requests.append(world.Isend(route.out, route.partner, _FORWARD))
             self._counted(route.out.nbytes)
         for route in self._routes:
             if route.partner is None:
                 _take_displaced(self._positions, route.atoms, route.shifts, cell, route.incoming)
-        self._wait(requests)
 
     def _fold_forces(self):
         world, requests = self.processes.world, []
         self._memory.synchronize()
-        foreign = [route for route in self._routes if route.partner is not None]
+        foreign = self._foreign()
         for route in foreign:
             requests.append(world.Irecv(route.home_rows, route.partner, _REVERSE))
         for route in foreign:

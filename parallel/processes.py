@@ -7,6 +7,9 @@ Reductions give every rank the same number to the last bit, so that what follows
 (thermostats, decisions to stop) is the same everywhere.
 """
 
+from contextlib import contextmanager
+from time import perf_counter
+
 import numpy as np
 
 
@@ -18,6 +21,8 @@ class OneProcess:
     root = True
     #: ranks that share this machine's cores
     machine_ranks = 1
+    #: seconds that this rank has waited for others, or for their messages
+    waiting = 0.0
 
     def sum(self, value):
         """Sum of a number or array over all ranks.  Collective."""
@@ -76,24 +81,34 @@ class Processes(OneProcess):
         for rank, first in enumerate(first_ranks):
             self.ranks_of[nodes.index(first)].append(rank)
 
+    @contextmanager
+    def wait(self):
+        """A context whose time counts as waiting."""
+        begin = perf_counter()
+        yield
+        self.waiting += perf_counter() - begin
+
     def sum(self, value):
         array = np.array(value)
         total = np.empty_like(array)
-        self.world.Reduce(array, total)  # to one rank and back: the same bits everywhere
-        self.world.Bcast(total)
+        with self.wait():
+            self.world.Reduce(array, total)  # to one rank and back: the same bits everywhere
+            self.world.Bcast(total)
         return total[()]
 
     def largest(self, value):
         array = np.array(value)
         result = np.empty_like(array)
-        self.world.Allreduce(array, result, self._maximum)
+        with self.wait():
+            self.world.Allreduce(array, result, self._maximum)
         return result[()]
 
     def gather(self, rows):
         from mpi4py import MPI
 
         rows = np.ascontiguousarray(rows)
-        counts = self.world.gather(len(rows))
+        with self.wait():
+            counts = self.world.gather(len(rows))
         row = MPI.BYTE.Create_contiguous(rows.itemsize * int(np.prod(rows.shape[1:], dtype=int))).Commit()
         everything = np.empty((sum(counts), *rows.shape[1:]), rows.dtype) if self.root else None
         self.world.Gatherv([rows, len(rows), row], [everything, counts, row] if self.root else None)
@@ -101,10 +116,12 @@ class Processes(OneProcess):
         return everything
 
     def collect(self, value):
-        return self.world.gather(value)
+        with self.wait():
+            return self.world.gather(value)
 
     def broadcast(self, value):
-        return self.world.bcast(value)
+        with self.wait():
+            return self.world.bcast(value)
 
     def on_root(self, function):
         outcome = None
@@ -113,7 +130,7 @@ class Processes(OneProcess):
                 outcome = function(), None
             except Exception as error:  # whatever it is, all ranks are told
                 outcome = None, error
-        value, error = self.world.bcast(outcome)
+        value, error = self.broadcast(outcome)
         if error is not None:
             error.everywhere = True
             raise error

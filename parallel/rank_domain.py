@@ -122,7 +122,7 @@ class RankDomain(DistributedDomain):
             swap.incoming, swap.back = self._positions[swap.ghosts], np.empty((len(swap.atoms), 3))
             swap.forces = self._gathered[swap.ghosts]
 
-    def _exchange_positions(self, cell):
+    def _send_positions(self, cell):
         world = self.processes.world
         for swaps in self._swaps:
             requests = [world.Irecv(s.incoming, s.source, _POSITIONS + s.tag) for s in swaps]

@@ -1,7 +1,6 @@
 """Arrays that all ranks of a node see in the same memory."""
 
 import shutil
-from time import perf_counter
 
 import numpy as np
 
@@ -12,15 +11,13 @@ _SHARED_FOLDER = "/dev/shm"
 class NodeMemory:
     """Named arrays in MPI shared windows that grow when asked for more; private ones on a rank alone.
 
-    communicator : of the ranks of the node.  Stores become visible to the other ranks at
-    :meth:`synchronize`.
+    processes : :class:`~dpmd.parallel.processes.Processes`.  Stores become visible to the other ranks
+    of the node at :meth:`synchronize`.
     """
 
-    def __init__(self, communicator):
-        self.communicator = communicator
+    def __init__(self, processes):
+        self._processes, self.communicator = processes, processes.node
         self._windows, self._memory = {}, {}
-        #: seconds spent waiting for other ranks
-        self.waiting = 0.0
 
     def array(self, name, rows, columns=(), dtype=np.float64):
         """The first ``rows`` rows of array ``name``, shape (rows, \\*columns).
@@ -69,13 +66,12 @@ class NodeMemory:
         """Wait for the ranks of the node; afterwards each sees what the others stored before."""
         if self.communicator.size == 1:
             return
-        begin = perf_counter()
         for window in self._windows.values():
             window.Sync()
-        self.communicator.Barrier()
+        with self._processes.wait():
+            self.communicator.Barrier()
         for window in self._windows.values():
             window.Sync()
-        self.waiting += perf_counter() - begin
 
     def free(self):
         """Give the memory back.  Collective."""

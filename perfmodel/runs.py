@@ -14,7 +14,7 @@ atoms *               number of atoms
 cell *                three lattice vectors, Å (or ``density``, atoms / Å^3)
 types                 atoms of each type
 nodes, ranks, threads *   nodes; ranks in all; threads per rank
-rank_grid             ranks (or nodes) along the lattice vectors
+rank_grid             ranks along the lattice vectors, if each has a box of its own
 precision *           ``"double"``, ``"mixed"`` or ``"half"``
 ensemble              ``"nve"``, ``"nvt"``, ``"npt"``
 timestep_fs           fs
@@ -24,8 +24,11 @@ neighbors_per_atom    mean number of neighbours within the cutoff
 steps                 timed steps
 seconds_per_step *    wall time / steps, start-up excluded
 phases                seconds per step, mean over ranks: ``neighbor, geometry, embedding, descriptor,
-                      fitting, force, communication, integrate, output, other``
+                      fitting, force, communication, integrate, output, other``; on several ranks also
+                      ``waiting`` for one another, which the others leave out
 slowest_rank          seconds per step of the slowest rank in geometry .. force
+parallel              on several ranks, not used by the fit: messages and bytes per step, (least, mean, most)
+                      atoms, ghosts and seconds in each phase, imbalance
 peak_memory_bytes     largest sum over a node's ranks (or device memory)
 ====================  =======================================================================
 
@@ -201,7 +204,8 @@ def run_from_summary(summary):
     nodes, ranks, phases = int(summary.get("nodes", 1)), int(summary.get("ranks", 1)), summary.get("phases") or {}
     if ranks % nodes:
         raise PerformanceModelError(f"{ranks} ranks on {nodes} nodes: unequal numbers per node are not modelled")
-    layout = Layout(nodes, ranks // nodes, int(summary["threads"]))
+    grid = summary.get("rank_grid")
+    layout = Layout(nodes, ranks // nodes, int(summary["threads"]), tuple(map(int, grid)) if grid else None)
     compute = [phases.get(name) for name in ("geometry", "embedding", "descriptor", "fitting", "force")]
     system = PhysicalSystem(
         summary.get("system", sizes.name),

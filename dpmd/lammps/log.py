@@ -214,7 +214,7 @@ def loop_report(session, seconds, steps, threads):
     log("---------------------------------------------------------------")
     timers = simulation.timers
     parts = {
-        "Pair": timers["force"], "Neigh": timers["neighbor"], "Comm": timers["communication"],
+        "Pair": timers["force"], "Neigh": timers["neighbor"], "Comm": timers["communication"] + timers["waiting"],
         "Output": timers["output"], "Modify": timers["integrate"],
     }  # fmt: skip
     times = _of_ranks(processes, list(parts.values()))

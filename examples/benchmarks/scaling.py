@@ -75,9 +75,9 @@ def main():
             times = step(one, serial, whole)
             alone += [times[0]] if k >= 0 else []
         sleep_until_all_are_here(world)
-        waited = domain._memory.waiting
+        waited = processes.waiting
         times = step(several, domain, part)
-        waited = domain._memory.waiting - waited
+        waited = processes.waiting - waited
         means = processes.sum(np.array([times[1], waited])) / world.size
         together += [(processes.largest(times[0]), *means)] if k >= 0 else []
         mine = 0.0

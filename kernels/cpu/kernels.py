@@ -134,7 +134,7 @@ class Workload(NamedTuple):
     """Atoms, their lists and how they are shared out.
 
     centres : local atoms grouped by type; blocks : (blocks, 3) begin and end in ``centres``, type;
-    share_blocks : (threads + 1,) ranges of blocks per thread;
+    share_blocks : (threads, stages + 1) ranges of blocks per thread and stage of an evaluation;
     first, count, indices : the neighbour list; type_first : (local atoms, T) where neighbours of
     each type begin in their centre's row; extra : (local atoms, n_extra) further inputs of
     the fitting networks; pages : (threads, pages) place of each page of ``PAGE`` atoms in the
@@ -523,13 +523,13 @@ def _assemble(i, pairs, integers, p0, p1, pages, forces, virial, of_atoms, want_
 
 
 @njit(**OPTIONS)
-def evaluate_share(share, model, exact, half, load, positions, scratch, results, want_atomic, clock, clock_id):
-    """All blocks of one thread's share.
+def evaluate_share(share, stage, model, exact, half, load, positions, scratch, results, want_atomic, clock, clock_id):
+    """All blocks of one thread's share that belong to a stage; stages in order, from 0.
 
     exact : :class:`ExactEmbeddings`, or None if every pair has a table; half : weights of the fitting
     networks in bfloat16, or None (it is compiled for either).
-    ``results.energies`` must hold the constant parts of the atomic energies; the share's other
-    results are overwritten.
+    ``results.energies`` must hold the constant parts of the atomic energies; stage 0 overwrites the
+    share's other results, the others add to them.
     """
     pairs, integers, runs = scratch.pairs[share], scratch.integers[share], scratch.runs[share]
     near, far, to_near, to_far = scratch.near[share], scratch.far[share], scratch.to_near[share], scratch.to_far[share]
@@ -542,10 +542,11 @@ def evaluate_share(share, model, exact, half, load, positions, scratch, results,
     near_stride, far_stride, stride_D = near.size // (4 * most), far.size // (4 * most), D.size // most
     forces = results.forces[load.page_start[share] : load.page_start[share + 1]]
     of_atoms = results.atomic_virials[load.page_start[share] : load.page_start[share + 1]]
-    forces[:] = 0
-    of_atoms[:] = 0
-    results.overflowed[share] = 0
-    for block in range(load.share_blocks[share], load.share_blocks[share + 1]):
+    if stage == 0:
+        forces[:] = 0
+        of_atoms[:] = 0
+        results.overflowed[share] = 0
+    for block in range(load.share_blocks[share, stage], load.share_blocks[share, stage + 1]):
         atoms, a = load.centres[load.blocks[block, 0] : load.blocks[block, 1]], load.blocks[block, 2]
         centre = model.centres[a]
         n = atoms.size
@@ -619,7 +620,7 @@ def survey(share, load, types, pages):
     """
     pages[share] = -1
     n_types = load.type_first.shape[1]
-    for block in range(load.share_blocks[share], load.share_blocks[share + 1]):
+    for block in range(load.share_blocks[share, 0], load.share_blocks[share, -1]):
         for k in range(load.blocks[block, 0], load.blocks[block, 1]):
             i, b = load.centres[k], 0
             pages[share, i >> PAGE_BITS] = 0

@@ -41,6 +41,9 @@ class Tiling:
 
 
 _types = {"double": np.float64, "mixed": np.float32, "half": np.float32}
+#: pieces in which centres are evaluated while messages travel: the third look finds them arrived, whichever
+#: of the two sides was first, since large ones take a request, a reply and the data
+_PIECES = 4
 #: whose low-rank bases a mode uses
 _bases = {"double": "double", "mixed": "mixed", "half": "mixed"}
 
@@ -103,32 +106,50 @@ class CpuOperators:
     # ------------------------------------------------------------------ planning
 
     def _share_out(self, types, neighbors):
-        """Cut the centres of each type into equal contiguous shares, and shares into blocks."""
+        """Cut the centres of each type into equal contiguous shares, and shares into blocks.
+
+        Centres that are late come after the others, and with them those others that fill no block.  So
+        two groups have no more blocks than one.
+        """
         block = self.tiling.exact_atoms if self._packed.exact.layers.size else self.tiling.atoms
-        per_share = [[] for _ in range(self.threads)]
-        by_type = []
-        position = 0
-        for t in range(self.model.n_types):
-            if t in self.model.fitting.silent_types:
-                continue
-            atoms = np.flatnonzero(types[: neighbors.n_centres] == t)
-            by_type.append(atoms)
-            cuts = (np.arange(self.threads + 1) * len(atoms)) // self.threads
-            for share, (a, b) in enumerate(pairwise(cuts)):
-                pieces = max(1, -(-(b - a) // block))
-                ends = a + (np.arange(pieces + 1) * (b - a)) // pieces
-                for first, last in pairwise(ends):
-                    if last > first:
+        n, late = neighbors.n_centres, neighbors.late
+        groups = [np.ones(n, bool)]
+        if late is not None:
+            early = np.zeros(n, bool)
+            for t in range(self.model.n_types):
+                atoms, full = np.flatnonzero((types[:n] == t) & ~late), block * self.threads
+                early[atoms[: len(atoms) // full * full]] = True
+            groups = [early, ~early]
+        per_share, by_type, position = [[] for _ in range(self.threads)], [], 0
+        ends = []  # blocks of each share up to the end of each group
+        for group in groups:
+            for t in range(self.model.n_types):
+                if t in self.model.fitting.silent_types:
+                    continue
+                atoms = np.flatnonzero((types[:n] == t) & group)
+                by_type.append(atoms)
+                cuts = (np.arange(self.threads + 1) * len(atoms)) // self.threads
+                for share, (a, b) in enumerate(pairwise(cuts)):
+                    # equally large, but of whole tiles: their rows are computed in any case
+                    pieces = max(1, -(-(b - a) // block))
+                    size = min(round_up(max(1, -(-(b - a) // pieces)), TILE_ROWS), block)
+                    for first in range(a, b, size):
+                        last = min(first + size, b)
                         per_share[share].append((position + first, position + last, t))
-            position += len(atoms)
+                position += len(atoms)
+            ends.append([len(share) for share in per_share])
+        stages = np.array([[0] * self.threads, *ends])
+        if late is not None:
+            pieces = np.arange(_PIECES)[:, None] * stages[1] // _PIECES
+            stages = np.concatenate([pieces, stages[1:]])
         rows = np.array([row for share in per_share for row in share], np.int64).reshape(-1, 3)
         n_pages = -(-len(types) // kernels.PAGE)
         self._load = load = kernels.Workload(
             centres=np.concatenate([*by_type, np.zeros(0, np.int64)]).astype(np.int64),
             blocks=rows,
-            share_blocks=np.cumsum([0] + [len(share) for share in per_share]),
+            share_blocks=(stages + np.cumsum(stages[-1]) - stages[-1]).T.copy(),
             first=neighbors.first,
-            type_first=np.zeros((neighbors.n_centres, self.model.n_types), np.int32),
+            type_first=np.zeros((n, self.model.n_types), np.int32),
             count=neighbors.count,
             indices=neighbors.indices,
             extra=np.zeros((0, 0)),
@@ -143,7 +164,7 @@ class CpuOperators:
         ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         most = int((ends[rows[:, 1]] - ends[rows[:, 0]]).max(initial=0)) if len(rows) else 0
         largest = round_up(int((rows[:, 1] - rows[:, 0]).max(initial=1)), TILE_ROWS)
-        self._allocate(int(load.page_start[-1]), neighbors.n_centres, largest, most, int(counts.max(initial=0)))
+        self._allocate(int(load.page_start[-1]), n, largest, most, int(counts.max(initial=0)))
 
     def _allocate(self, n_pages, n_centres, rows, n_pairs, n_neighbors):
         """Scratch and result arrays, made anew only when they have to grow."""
@@ -230,11 +251,14 @@ class CpuOperators:
         of_pages = np.zeros((len(self._forces) if atomic_virials else 0, kernels.PAGE, 9))
         results = kernels.Results(self._forces, energies, virials, of_pages, self._timers, self._overflowed)
         self._timers.fill(0.0)
-        run_shares(
-            kernels.evaluate_share, self.threads, self._arrays, self._exact, self._packed.fitting.half,
-            load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials,
-            CLOCK_ADDRESS, CLOCK_ID,
-        )  # fmt: skip
+        stages = load.share_blocks.shape[1] - 1
+        for stage in range(stages):
+            neighbors.fetch(wait=stage == stages - 1)
+            run_shares(
+                kernels.evaluate_share, self.threads, stage, self._arrays, self._exact, self._packed.fitting.half,
+                load._replace(extra=self._extra), positions, self._scratch, results, atomic_virials,
+                CLOCK_ADDRESS, CLOCK_ID,
+            )  # fmt: skip
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces
         )

@@ -509,6 +509,7 @@ class CudaOperators:
             return self._evaluate_on_device(
                 positions, types, neighbors, forces, frame_parameters, atomic_parameters, atomic_virials
             )  # fmt: skip
+        neighbors.fetch()
         n, n_types, device = neighbors.n_centres, self.model.n_types, self.device
         offsets, extra = resolve_parameters(self.model, n, frame_parameters, atomic_parameters, system_offsets)
         atoms = np.zeros((len(positions), 4))

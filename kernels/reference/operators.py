@@ -94,6 +94,7 @@ class ReferenceOperators:
         """See :class:`dpmd.kernels.operators.Operators`."""
         model, d = self.model, self.model.descriptor
         n_centres = neighbors.n_centres
+        neighbors.fetch()
         offsets, extra = resolve_parameters(model, n_centres, frame_parameters, atomic_parameters, system_offsets)
         centre, neighbor, vector, distance = _pairs_within(positions, types, neighbors, model.cutoff)
         keep, overflowed = _keep_selected(d, types, centre, neighbor, distance)

@@ -1,6 +1,8 @@
 """md-run on several MPI ranks, all on this machine, against one process."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +13,8 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
+
+from dpmd.perfmodel.runs import read_runs
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
 
@@ -87,6 +91,22 @@ def assert_same(thermo_columns, one, other, tolerance):
     assert np.abs(first.get_forces() - second.get_forces()).max() < max(10 * tolerance, 2e-7)
 
 
+def check_times(path, n, text):
+    """Phases add up on every rank, waiting is one of them, and dp-perf reads the summary."""
+    summary = json.loads(Path(path).read_text())
+    spread = summary["parallel"]["phases_s"]
+    assert all(least <= mean <= most for least, mean, most in spread.values())
+    assert sum(mean for _, mean, _ in spread.values()) == pytest.approx(summary["seconds"], rel=0.1)  # of root
+    assert spread["waiting"][0] > 0
+    assert summary["phases"]["waiting"] == pytest.approx(spread["waiting"][1] / summary["steps"])
+    assert re.search(r"^  waiting( +\d+\.\d{3}){3} ", text, re.M)
+    (run,) = read_runs(path)
+    assert run.layout.ranks == n
+    assert run.engine == ("dpmd-rank" if summary["rank_grid"] else "dpmd")
+    assert run.layout.rank_grid == (tuple(summary["rank_grid"]) if summary["rank_grid"] else None)
+    assert run.slowest_pair_seconds > run.pair_seconds > 0
+
+
 @pytest.mark.parametrize(
     ("ensemble", "n", "flags"),
     [
@@ -111,7 +131,7 @@ def test_trajectory_is_that_of_one_process(water_run, write_input, thermo_column
     assert f"{n} ranks" in text
     assert text.count("Loop of") == 1
     assert_same(thermo_columns, "one", "several", 1e-7)
-    assert '"parallel"' in Path("several.summary.json").read_text()
+    check_times("several.summary.json", n, text)
 
 
 def test_restart_on_the_same_and_on_other_ranks(write_input, thermo_columns):
@@ -150,6 +170,17 @@ def test_minimisation_committee_and_values_of_atoms(water_run, write_input, ther
         np.testing.assert_allclose(second.arrays[name], first.arrays[name], rtol=1e-6, atol=1e-7)
     one, several = (np.loadtxt(f"{name}.model_devi.out") for name in ("one", "several"))
     np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-12)
+
+
+def test_atoms_are_evaluated_while_messages_travel(water_run, write_input, thermo_columns):
+    settings = settings_of("nve", 10) | {"structure": {"replicate": [12, 2, 2]}}
+    write_input("one", **settings)
+    assert water_run(name="one", **settings, output=[{"file": "one.extxyz", "every": 10, "forces": True}])[0] == 0
+    code, text = ranks(4, write_input("several", **settings), "--ranks-per-node", "2")
+    assert code == 0, text
+    assert "grid 2 x 1 x 1" in text
+    assert int(re.search(r"up to (\d+) atoms per rank are evaluated while messages travel", text)[1]) > 150
+    assert_same(thermo_columns, "one", "several", 1e-7)
 
 
 def test_two_hosts(water_run, write_input, thermo_columns):

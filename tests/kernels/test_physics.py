@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from dpmd.kernels.cpu import CpuOperators
+from dpmd.kernels.cpu.operators import Tiling
+from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.kernels.reference import ReferenceOperators
 from dpmd.models import load
 from dpmd.models.tables import tabulate
@@ -163,10 +165,56 @@ def test_same_bits_again_and_close_with_other_threads(find_model, evaluate, find
     assert np.abs(first["forces"] - other["forces"]).max() < 1e-12
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_positions_may_arrive_while_other_centres_are_evaluated(find_model, threads):
+    """Ghosts are nowhere until fetched; whoever needs none of them may be first."""
+    model = load(find_model("water_md0.dp"))
+    small = Tiling(atoms=2, exact_atoms=2)
+    for operators in (
+        ReferenceOperators(model),
+        CpuOperators(tabulate(model), threads=threads, tiling=small),
+        CpuOperators(model, threads=threads, tiling=small),
+    ):
+        arrive_late(operators)
+
+
+def arrive_late(operators):
+    positions, types = molecules(CELLS["flat"])
+    order = np.argsort(positions[:, 0])
+    positions, types = positions[order] * [3, 1, 1], types[order].astype(np.int32)  # a row along x
+    n = len(positions) - 12
+    found = NeighborListBuilder(2).build(positions, types, n, operators.model.cutoff)
+    rows = [found.indices[a : a + b] for a, b in zip(found.first, found.count, strict=True)]
+    late = np.array([(row >= n).any() for row in rows])
+    assert 0 < late.sum() < n
+
+    def evaluate(**more):
+        forces = np.zeros_like(positions)
+        return forces, operators.evaluate(here, types, replace(found, **more), forces)
+
+    here = positions
+    expected, whole = evaluate()
+    waits = []
+
+    def fetch(wait=True):
+        waits.append(wait)
+        if wait:
+            here[n:] = positions[n:]
+            if isinstance(operators, CpuOperators):  # it has not waited for them
+                assert operators._timers.sum() > 0
+
+    here = positions.copy()
+    here[n:] = np.nan
+    forces, result = evaluate(late=late, fetch=fetch)
+    assert waits.count(True) == 1
+    assert waits[-1]
+    assert np.array_equal(result.atomic_energies, whole.atomic_energies)
+    assert np.array_equal(result.virials, whole.virials)
+    assert np.abs(forces - expected).max() < 1e-13
+
+
 def test_batch_of_systems(find_model):
     """Energies and virials of independent structures in one call."""
-    from dpmd.kernels.neighbors import NeighborListBuilder
-
     model = load(find_model("water_md0.dp"))
     positions, types = molecules(CELLS["cube"])
     far = np.concatenate([positions, positions[:12] * 1.01 + 500.0])

@@ -2,7 +2,8 @@
 
     mpiexec -n N python equality.py WATER_MODEL COPPER_MODEL WATER_STRUCTURE COPPER_STRUCTURE
 
-Prints a line per system and decomposition; ends with an error if any differs by more than 1e-10.
+Prints a line per system and decomposition; ends with an error if any differs by more than 1e-10 or if evaluation
+while messages travel changes a bit.
 """
 
 import sys
@@ -13,11 +14,15 @@ import ase.parallel
 import numpy as np
 from mpi4py import MPI
 
-from dpmd.parallel import NodeDomain, OneProcess, Processes, RankDomain
+from dpmd.kernels.cpu.operators import Tiling
+from dpmd.parallel import NodeDomain, OneProcess, Processes, RankDomain, node_domain
 from dpmd.potential import Potential
 
 ase.parallel.world.comm = ase.parallel.DummyMPI()
 LIMIT = 1e-10
+LONG = "water that is longer than halos"
+#: per rank; the systems are small
+node_domain.LEAST_EARLY = 8
 
 
 def strained(atoms):
@@ -55,14 +60,21 @@ def systems(water, copper):
         ("thin box", 1, shaken(thin)),
         ("small cell", 1, shaken(cell)),
         ("replicated cell", 1, shaken(cell).repeat((2, 2, 3))),
+        (LONG, 0, water.repeat((6, 1, 1))),
     ]
 
 
-def evaluate(potential, domain, system):
-    """Energy, forces in id order (on root) and virial after three steps that move atoms and ghosts."""
+def evaluate(potential, domain, system, at_once=False):
+    """Energy, forces in id order (on root) and virial after three steps that move atoms and ghosts.
+
+    at_once : wait for all messages before anything is evaluated.
+    """
     for step in range(3):
-        system.positions += (0.02 if step == 1 else 0.3) * np.sin(system.ids)[:, None] * (step > 0)
-        domain.update(system)
+        system.positions += (0.02 if step == 2 else 0.3) * np.sin(system.ids)[:, None] * (step > 0)
+        rebuilt = domain.update(system)
+        assert rebuilt == (step < 2)
+        if at_once:
+            domain.neighbors.fetch()
         result = potential.operators.evaluate(domain.positions, domain.types, domain.neighbors, domain.forces)
         system.forces = domain.fold(domain.forces).copy()
     sums = system.sum(np.concatenate([result.energies, result.virials.ravel()]))
@@ -71,9 +83,25 @@ def evaluate(potential, domain, system):
     return sums[0], forces, sums[1:]
 
 
+def overlap_changes_nothing(potential, whole, processes):
+    """Compares, to the last bit, and returns how many atoms were evaluated while messages travelled."""
+    results = []
+    for at_once in (False, True):
+        system = whole.with_atoms(whole.records()[: None if processes.root else 0], processes)
+        domain = NodeDomain(processes, potential.model.cutoff, 0.5, potential.model.n_types)
+        results.append(evaluate(potential, domain, system, at_once))
+        early = domain.statistics()["early_per_rank"]
+        domain.free()
+    for a, b in zip(*results, strict=True):
+        assert np.array_equal(a, b)
+    return early
+
+
 def main(water_model, copper_model, water, copper):
     world = MPI.COMM_WORLD
     potentials = [Potential(path, precision="double", threads=1, skin=0.5) for path in (water_model, copper_model)]
+    for potential in potentials:  # few atoms fill a block, so that some are evaluated before messages have arrived
+        potential.operators.tiling = Tiling(atoms=8)
     worst = 0.0
     kinds = [(NodeDomain, k) for k in (1, 2, 4) if k <= max(world.size, 1)] + [(RankDomain, 1)]
     for name, number, atoms in systems(ase.io.read(water), ase.io.read(copper)):
@@ -98,6 +126,11 @@ def main(water_model, copper_model, water, copper):
                     f"atoms per rank {counts['atoms_per_rank']}"
                 )
             domain.free()
+            if name == LONG and kind is NodeDomain and processes.n_nodes > 1:
+                early = overlap_changes_nothing(potential, whole, processes)
+                assert early[1] > 0 or processes.n_nodes > 4, early
+                if processes.root:
+                    print(f"  early atoms per rank {early}")
     assert isinstance(whole.processes, OneProcess)
     if not world.bcast(worst) <= LIMIT:
         sys.exit(f"relative error {worst:.1e} > {LIMIT}" if world.rank == 0 else 1)
