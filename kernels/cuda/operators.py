@@ -242,10 +242,10 @@ class CudaOperators:
         """Allocate what :meth:`launch` needs, so that it can be recorded."""
         self._prepare(work.type_counts, work.rows.shape[1])
 
-    def launch(self, work, mark=lambda phase: None):
+    def launch(self, work, phases=PHASES):
         """Energies, forces (from zero) and, where asked for, virials of all centres of ``work``.
 
-        mark : called with the name of a phase after its launches.
+        phases : fewer only to time them; then results are void.
         """
         self.prepare(work)
         work.forces.fill(0)
@@ -254,19 +254,19 @@ class CudaOperators:
         starts = np.cumsum([0, *work.type_counts])
         types = [t for t, count in enumerate(work.type_counts) if count and self._fitting[t] is not None]
         if self._few and not self._exact:
-            self.device.concurrently([partial(self._launch_type, work, t, int(starts[t]), mark) for t in types])
+            self.device.concurrently([partial(self._launch_type, work, t, int(starts[t]), phases) for t in types])
             return
         for t in types:
-            self._launch_type(work, t, int(starts[t]), mark)
+            self._launch_type(work, t, int(starts[t]), phases)
 
-    def _launch_type(self, work, t, start, mark):
+    def _launch_type(self, work, t, start, phases):
         count = work.type_counts[t]
         pieces = -(-count // self._rows)
         for k in range(pieces):
             first, last = k * count // pieces, (k + 1) * count // pieces
-            self._launch_chunk(work, t, work.centres[start + first : start + last], mark)
+            self._launch_chunk(work, t, work.centres[start + first : start + last], phases)
 
-    def _launch_chunk(self, work, t, centres, mark):
+    def _launch_chunk(self, work, t, centres, phases):
         s, n, kernels = self._scratch[t], len(centres), self._kernels
         common = (
             n, centres, t, work.atoms, work.rows, work.counts, work.rows.shape[1], self._environment,
@@ -279,23 +279,23 @@ class CudaOperators:
                 "exact_rows", n * work.rows.shape[1], *common, self._near, self._far, *self._networks, near
             )  # fmt: skip
         common = (*common, near, self._far)
-        kernels.warps(
-            "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
-            self._d_stride, work.overflowed,
-        )  # fmt: skip
+        if "embedding forward" in phases:
+            kernels.warps(
+                "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
+                self._d_stride, work.overflowed,
+            )  # fmt: skip
         if self.n_extra:
             column = self.model.descriptor.axis_neuron * even(self.model.descriptor.n_embedding)
             kernels.threads("put_extra", n, n, centres, work.extra, self.n_extra, column, s["D"], self._d_stride)
-        mark("embedding forward")
-        launch_fitting = self._launch_few if self._few else self._launch_fitting
-        launch_fitting(s, work, self._fitting[t], n, centres)
-        mark("fitting")
-        backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
-        kernels.warps(
-            backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
-            work.forces, work.virials, work.atomic_virials,
-        )  # fmt: skip
-        mark("embedding backward")
+        if "fitting" in phases:
+            launch_fitting = self._launch_few if self._few else self._launch_fitting
+            launch_fitting(s, work, self._fitting[t], n, centres)
+        if "embedding backward" in phases:
+            backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
+            kernels.warps(
+                backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
+                work.forces, work.virials, work.atomic_virials,
+            )  # fmt: skip
 
     def _launch_few(self, s, work, network, n, centres):
         """As :meth:`_launch_fitting`, by the kernels of few.cu."""
@@ -458,20 +458,26 @@ class CudaOperators:
         )
 
     def phase_seconds(self, repeats=5):
-        """Seconds {phase: least of ``repeats``} of evaluating the last step once more; phases as in PHASES.
+        """Seconds {phase: least of ``repeats``} of the last step's PHASES, each recorded by itself.
 
-        Kernels of a recorded step cannot be timed one by one.  Forces and sums stay as they are.
+        Forces and sums stay as they are.
         """
-        device, found = self.device, {}
+        device, found, last = self.device, {}, self._work
         work = replace(
-            self._work, forces=device.empty(self._work.forces.shape, np.int64),
+            last, forces=device.empty(last.forces.shape, np.int64),
+            energies=device.empty(last.energies.shape, np.float64),
+            virials=None if last.virials is None else device.empty(last.virials.shape, np.float64),
             overflowed=device.zeros(1, np.int32),
         )  # fmt: skip
-        for _ in range(repeats):
-            watch = device.stopwatch()
-            self.launch(work, watch.mark)
-            for phase, seconds in watch.seconds().items():
-                found[phase] = min(found.get(phase, np.inf), seconds)
+        self.launch(work)
+        for phase in PHASES:
+            replay = device.record(partial(self.launch, work, (phase,)))
+            replay()
+            for _ in range(repeats):
+                watch = device.stopwatch()
+                replay()
+                watch.mark(phase)
+                found[phase] = min(found.get(phase, np.inf), watch.seconds()[phase])
         return found
 
     def sum_columns(self, values, columns):
