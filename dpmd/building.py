@@ -3,7 +3,7 @@
 from dpmd.models import ModelError
 
 from . import ensembles
-from .devices import DeviceRun
+from .devices import DeviceRun, device_of_rank
 from .errors import InputError
 from .inputfile import check_section
 from .options import SECTIONS
@@ -63,6 +63,9 @@ def simulation(
     Raises InputError for whatever does not fit.
     """
     settings = _ensemble_settings({"type": ensemble, **ensemble_options})
+    several = processes is not None and processes.size > 1
+    if several:
+        device, _ = device_of_rank(device, processes)
     if isinstance(model, Potential):
         potential = model
     else:
@@ -70,9 +73,6 @@ def simulation(
             potential = Potential(model, device, precision, threads, skin=skin)
         except ModelError as error:
             raise InputError(str(error)) from error
-    several = processes is not None and processes.size > 1
-    if several and potential.device != "cpu":
-        raise InputError('several ranks compute on CPUs only; give device="cpu"')
     system = potential.system(atoms)
     kelvin = initial_temperature_K
     if kelvin is None and settings.temperature_K and not system.velocities.any():

@@ -164,6 +164,7 @@ def _run_lammps(options, world):
 
     from .lammps.interpreter import run_script
     from .options import RUN_OPTIONS
+    from .preflight import check_halo
 
     if getattr(options, "continue"):
         raise InputError(
@@ -174,6 +175,7 @@ def _run_lammps(options, world):
     for option in RUN_OPTIONS:
         value = getattr(options, option.name, None) if option.command_line else None
         given[option.name] = option.default if value is None else option.check(value, option.flag)
+    check_halo(given["halo_precision"], given["decomposition"], "--halo-precision")
     for words in options.variables:
         if len(words) < 2:
             raise InputError(f"-var {words[0]}: a name and at least one value are needed")

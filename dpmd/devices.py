@@ -3,7 +3,7 @@
 import re
 
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available
+from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available, count, identity
 from dpmd.kernels.threads import available_cores
 from dpmd.parallel.device_domain import DeviceDomain
 from dpmd.parallel.domain import UnusableStructure, check_usable
@@ -11,14 +11,51 @@ from dpmd.parallel.domain import UnusableStructure, check_usable
 from .device_system import DeviceSystem
 from .errors import InputError
 
+#: with fewer atoms on each GPU, fewer GPUs are about as fast: halos straight from GPU to GPU, and through the hosts
+FEWEST_PER_GPU = {True: 2000, False: 6000}
+
+
+def _check_name(device):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise InputError(f"device {device!r}: choose auto, cpu, cuda or cuda:i with the number of a GPU")
+
+
+def device_of_rank(device, processes):
+    """``(device, remark)`` of this rank when several share a system.  Collective.
+
+    device : what was asked for.  "cuda" gives ranks of a machine its GPUs in turn, "cuda:i" all of them
+    one GPU; "auto" means GPUs if each rank can have one of its own.  Returns ``"cpu"`` or ``"cuda:i"``,
+    and a remark for the log where GPUs are not used as they might be.
+    """
+    _check_name(device)
+    if processes.size == 1 or device == "cpu":
+        return device, ""
+    here = count()
+    index = int(device.partition(":")[2] or (processes.machine_rank % here if here else 0))
+    mine = identity(index) if index < here else ""
+    gpus = processes.broadcast(processes.collect(mine))
+    different = len(set(gpus) - {""})
+    if device != "auto":
+        remark = ""
+        if different < len(gpus) and all(gpus):
+            remark = f"{len(gpus)} ranks share {different} GPU{'s' * (different > 1)}: one rank per GPU is faster"
+        return f"cuda:{index}", remark
+    if different == len(gpus):
+        return f"cuda:{index}", ""
+    if not different:
+        return "cpu", ""
+    return "cpu", (
+        f"{len(gpus)} ranks compute on CPUs, for there are {different} GPUs: start as many ranks as GPUs "
+        '(mpiexec -n), or let ranks share them by device = "cuda"'
+    )
+
 
 def make_operators(model, device, precision, threads):
     """Operators on ``device``: ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:i"``.
 
     Returns ``(operators, name of the device)``.  Raises InputError for devices that are not there.
     """
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise InputError(f"device {device!r}: choose auto, cpu, cuda or cuda:i with the number of a GPU")
+    _check_name(device)
     try:
         if device == "cpu" or (device == "auto" and available() is not None):
             return CpuOperators(model, precision, threads), "cpu"
@@ -38,6 +75,7 @@ class DeviceRun:
     """A simulation's atoms, lists and operators on the GPU of a :class:`~dpmd.potential.Potential`.
 
     ``system``, ``operators`` and ``domain`` are what :class:`~dpmd.simulation.Simulation` takes.
+    On several ranks each has a part of the system, and all methods are collective.
     Lists are built and the model is evaluated once, so that a lack of memory shows before step 0.
 
     needs_virial : whether the ensemble reads the virial at every step; parameters : as for Simulation.
@@ -48,9 +86,11 @@ class DeviceRun:
         device, model = potential.operators.device, potential.model
         try:
             check_usable(system, model.cutoff + potential.skin)
-            self.operators = potential.operators_for(len(system))
+            self.operators = potential.operators_for(system.n_atoms / system.processes.size)
             self.system = DeviceSystem(system, device)
-            self.domain = domain = DeviceDomain(model.cutoff, potential.skin, model.n_types, device, needs_virial)
+            self.domain = domain = DeviceDomain(
+                model.cutoff, potential.skin, model.n_types, device, system.processes, with_virial=needs_virial
+            )  # fmt: skip
             domain.rebuild(self.system)
             kept = domain.forces.copy()  # a run that goes on starts with those of its checkpoint
             evaluation = self.operators.evaluate(
@@ -66,6 +106,21 @@ class DeviceRun:
                 f"device cuda:{device.index}: {len(system)} atoms do not fit into its memory ({error}). Use fewer "
                 "atoms, a smaller skin, mixed or half precision, more GPUs, or --device cpu"
             ) from error
+
+    def ranks_text(self):
+        """``(who uses which GPU and how halos travel, advice or an empty text)`` for the log of several ranks."""
+        p, device, exchange = self.system.processes, self.operators.device, self.domain.exchange
+        names = p.collect(f"cuda:{device.index} {device.name}")
+        if names is None:
+            return "", ""
+        where = "; ".join(f"rank {rank} {name}" for rank, name in enumerate(names[:8]))
+        advice, least = "", FEWEST_PER_GPU[exchange.recordable]
+        if self.system.n_atoms < least * p.size:
+            advice = (
+                f"{self.system.n_atoms / p.size:.0f} atoms per GPU: fewer GPUs would be about as fast; "
+                f"another one pays from {least} atoms each on"
+            )
+        return f"{where}{'; ...' if len(names) > 8 else ''}; halos {exchange.description}", advice
 
     def take_over(self, simulation):
         """Let a simulation of the same system go on here."""

@@ -282,10 +282,8 @@ class Langevin(VelocityVerlet):
     def first_half(self, system):
         self.kick(system)
         self.drift(system, 0.5)
-        before = system.kinetic_energy
         energy = system.constants.boltzmann * self.target(system.step)
-        system.add_noise(self.seed, LANGEVIN, self.decay, energy)
-        self.reservoir_energy += before - system.kinetic_energy
+        self.reservoir_energy -= system.add_noise(self.seed, LANGEVIN, self.decay, energy)
         self.drift(system, 0.5)
 
     def state(self):

@@ -12,7 +12,7 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
 from dpmd.models.lowrank import describe_low_rank
-from dpmd.parallel import OneProcess
+from dpmd.parallel import OneProcess, Processes
 from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
@@ -20,7 +20,7 @@ from dpmd.perfmodel.sizes import from_model, to_dict
 from dpmd.perfmodel.systems import PhysicalSystem
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
-from .devices import DeviceRun
+from .devices import DeviceRun, device_of_rank
 from .errors import InputError, RunError
 from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
@@ -36,7 +36,7 @@ from .units import MASS_VELOCITY
 #: keys that may differ between the parts of a run without a word
 _free_to_change = {
     "file", "steps", "name", "walltime_h", "check", "check_precision", "continue", "overwrite", "max_displacement",
-    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance",
+    "threads", "skin", "on_overflow", "decomposition", "ranks_per_node", "balance", "halo_precision",
 }  # fmt: skip
 
 #: steps between checks of a run on a GPU, where each copies the atoms to the host
@@ -167,16 +167,8 @@ class Job:
         path = files.find_input(self.base / model.file, "model file", model.where("file"))
         try:
             threads = run.threads or max(1, available_cores() // self.processes.machine_ranks)
-            device = run.device
-            if self.processes.size > 1:
-                if device.startswith("cuda"):
-                    raise InputError(
-                        f"{run.where('device')}: several ranks compute on CPUs only; start md-run without the MPI "
-                        'launcher to use a GPU, or set device = "cpu"'
-                    )
-                device = "cpu"
             potential = Potential(
-                path, device, run.precision, threads, tabulate=not run.no_tabulate, skin=run.skin,
+                path, self.device, run.precision, threads, tabulate=not run.no_tabulate, skin=run.skin,
                 low_rank=not run.no_low_rank, rank=run.rank,
             )  # fmt: skip
         except ModelError as error:
@@ -193,7 +185,7 @@ class Job:
                 )
         try:
             others = [
-                Potential(self.base / f, device, run.precision, threads, not run.no_tabulate, run.skin)
+                Potential(self.base / f, self.device, run.precision, threads, not run.no_tabulate, run.skin)
                 for f in model.committee or ()
             ]
             self.committee = Committee(potential, others)
@@ -234,6 +226,19 @@ class Job:
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
         return system, ensemble, self._positions(info["outputs"])
+
+    def _choose_device(self):
+        """Which device this rank computes on.  Collective."""
+        run = self.settings.run
+        try:
+            self.device, remark = device_of_rank(run.device, self.processes)
+        except InputError as error:
+            error.everywhere = True
+            raise
+        if remark:
+            self.warnings.append(remark)
+        if self.processes.size > 1 and self.device != "cpu":
+            self.processes = Processes(self.processes.world, 1)  # a GPU owns a box of its own
 
     def _make_lower_triangular(self, system):
         """Rotate a cell that may change to the form that barostats need."""
@@ -291,7 +296,7 @@ class Job:
     def _domain(self, potential):
         """Who computes what, as the input asks; collective."""
         run = self.settings.run
-        return potential.domain(self.processes, run.decomposition, run.balance)
+        return potential.domain(self.processes, run.decomposition, run.balance, run.halo_precision)
 
     # ------------------------------------------------------------------ the log
 
@@ -350,6 +355,8 @@ class Job:
             f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
             f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
         )
+        if domain.halo_error:
+            log(f"              positions from other boxes travel as float32, off by {domain.halo_error:.1e} Å at most")
 
     @staticmethod
     def _describe_cell(system):
@@ -432,7 +439,11 @@ class Job:
         """
         s = self.settings
         root = self.processes.root
+        self._choose_device()
         self.processes.on_root(self._check_outputs)
+        self.processes.on_root(
+            lambda: preflight.check_halo(s.run.halo_precision, s.run.decomposition, s.run.where("halo_precision"))
+        )
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
         system, ensemble, outputs = self._begin(potential)
@@ -512,6 +523,11 @@ class Job:
             on_device = DeviceRun(potential, system, ensemble.needs_virial, self.parameters)
             on_device.take_over(simulation)
             log(f"  memory      on {potential.device}: {on_device.memory_text()}")
+            if self.processes.size > 1:
+                ranks, advice = on_device.ranks_text()
+                log(f"  GPUs        {ranks}")
+                if advice:
+                    log.warning(advice)
         begin = time.perf_counter()
         simulation.run(remaining, restarted=self.going_on)
         elapsed = time.perf_counter() - begin
@@ -600,9 +616,10 @@ class Job:
             f"{domain.rebuilds} lists built ({steps / max(domain.rebuilds, 1):.1f} steps each); "
             f"{system.sum(domain.n_ghosts)} ghost atoms"
         )
-        if simulation.overflows:
+        overflows, most_overflowed = simulation.count_overflows()
+        if overflows:
             log.warning(
-                f"in {simulation.overflows} steps up to {simulation.most_overflowed} atoms had more neighbours than "
+                f"in {overflows} steps up to {most_overflowed} atoms had more neighbours than "
                 "the model's sel; the nearest were kept"
             )
         if self.prediction:
@@ -650,7 +667,7 @@ class Job:
         per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("threads")
         slowest = self.processes.largest(sum(potential.operators.seconds.values())) / max(steps, 1)
         several = self.processes.size > 1
-        by_rank = several and domain.scheme == "rank"
+        by_rank = several and domain.scheme in ("rank", "GPU")  # a box for each
         return {
             "engine": "dpmd-rank" if by_rank else "dpmd",
             "versions": dict(versions()),

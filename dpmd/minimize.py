@@ -59,7 +59,8 @@ class Minimizer:
 
     simulation : its forces are used, its hooks are not called; method : one of METHODS.
     energy_tolerance : stop when the energy changes by less than this fraction; force_tolerance : eV/Å, stop
-    when the norm of the force vector is below; both 0: never.
+    when the norm of the force vector is below, to which a relaxing cell adds its forces in eV per unit of
+    strain; both 0: never.
     largest_move : Å per iteration and atom; timestep : ps, of fire and quickmin; norm : ``two`` or ``max``.
     box : :class:`BoxRelaxation` or None.
     after : called with the simulation after each iteration.
@@ -166,9 +167,15 @@ class Minimizer:
         return float(self.system.processes.largest(float(np.abs(atoms).max(initial=0.0))))
 
     def _size(self, force):
+        # as LAMMPS counts them: eV per unit of strain beside eV/Å
+        strains = force[1] * self.stiffness
         if self.norm == "max":
-            return max(self._largest(force[0]), float(np.abs(force[1]).max(initial=0.0)))
-        return math.sqrt(self._dot(force, force))
+            return max(self._largest(force[0]), float(np.abs(strains).max(initial=0.0)))
+        return self._two_norm(force)
+
+    def _two_norm(self, force):
+        strains = force[1] * self.stiffness
+        return math.sqrt(self._dot((force[0], strains), (force[0], strains)))
 
     # vectors whose atoms' part goes where the atoms go
 
@@ -191,7 +198,7 @@ class Minimizer:
     def _run(self):
         self._begin()
         energy, *force = self._evaluate()
-        first, first_norm = energy, math.sqrt(self._dot(force, force))
+        first, first_norm = energy, self._two_norm(force)
         first_largest = self._largest(force[0])
         previous = energy
         state = {}
@@ -224,7 +231,7 @@ class Minimizer:
             if self.energy_tolerance and quiet and change < self.energy_tolerance * size:
                 reason = "energy tolerance"
                 break
-        norm, largest = math.sqrt(self._dot(force, force)), self._largest(force[0])
+        norm, largest = self._two_norm(force), self._largest(force[0])
         advice = ""
         if reason == _STUCK and self.precision != "double":
             advice = f"rounding in precision {self.precision} ended the minimisation; --precision double gets further"

@@ -164,7 +164,8 @@ SECTIONS = (
             Option("seed", int, 1, "of all random numbers", minimum=0, maximum=2**63 - 1),
             Option("name", str, None, "prefix of output files; default the input file's name without .toml"),
             Option(
-                "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one",
+                "device", str, "auto", "cpu, cuda or cuda:i (GPU number i); auto: a GPU if there is one, with several "
+                "ranks if there is one for each; cuda: ranks of a machine take its GPUs in turn",
                 command_line=True,
             ),
             Option(
@@ -210,6 +211,11 @@ SECTIONS = (
                 "balance", str, "atoms", "with MPI, shares of a node's ranks: atoms: equally many; work: by numbers of "
                 "neighbours; measured: by times, so that rounding differs from run to run",
                 choices=("atoms", "work", "measured"), command_line=True,
+            ),
+            Option(
+                "halo_precision", str, "double", "with MPI, positions that travel to other nodes: double; single: as "
+                "float32 offsets, half the bytes and an error below 1e-7 of the skin",
+                choices=("double", "single"), command_line=True,
             ),
             Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),
             Option(

@@ -92,17 +92,19 @@ class Potential:
         """Names of the model's types."""
         return self.model.type_map
 
-    def domain(self, processes=None, decomposition="node", balance="atoms"):
+    def domain(self, processes=None, decomposition="node", balance="atoms", halo_precision="double"):
         """A new domain for this potential's cutoff and threads.
 
         processes : the :class:`~dpmd.parallel.Processes` that it is spread over, None for this one alone;
-        decomposition : ``"node"`` or ``"rank"``; balance : see :class:`~dpmd.parallel.NodeDomain`.
-        Collective.
+        decomposition : ``"node"`` or ``"rank"``; balance, halo_precision (of nodes) : see
+        :class:`~dpmd.parallel.NodeDomain`.  Collective.
         """
         arguments = self.model.cutoff, self.skin, self.model.n_types, self.operators.threads
         if processes is None or processes.size == 1:
             return SerialDomain(*arguments)
-        return (RankDomain if decomposition == "rank" else NodeDomain)(processes, *arguments, balance)
+        if decomposition == "rank":
+            return RankDomain(processes, *arguments, balance)
+        return NodeDomain(processes, *arguments, balance, halo_precision)
 
     def operators_for(self, n_atoms):
         """The operators that are fastest for so many atoms."""
@@ -333,17 +335,16 @@ class _Followed:
         found[self.order] = values
         return found
 
-    def _forces(self, evaluation):
-        forces = self.domain.fold(self.domain.forces)
+    def _forces(self):
         if not self._on_device:
-            return forces
-        self.system.take(forces, evaluation)
+            return self.domain.fold(self.domain.forces)
+        self.system.forget()
         return self.system.forces
 
     def results(self, evaluation):
         values = {
             "energy": float(evaluation.energies[0]),
-            "forces": self._in_input_order(self._forces(evaluation)),
+            "forces": self._in_input_order(self._forces()),
             "virial": evaluation.virials[0],
             "energies": self._in_input_order(evaluation.atomic_energies),
             "overflowed": evaluation.overflowed,

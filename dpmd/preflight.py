@@ -50,6 +50,15 @@ def check_times(settings):
     return warnings
 
 
+def check_halo(halo_precision, decomposition, where):
+    """Raises InputError, saying ``where``, if ghosts do not travel like that in this decomposition."""
+    if halo_precision == "single" and decomposition == "rank":
+        raise InputError(
+            f"{where}: halo_precision = \"single\" is for decomposition = \"node\"; set that, or "
+            "leave halo_precision out"
+        )
+
+
 def check_timestep(timestep_fs, masses, temperature):
     """Warnings about the time step for these masses (u) and temperature (K)."""
     warnings = []

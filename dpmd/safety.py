@@ -27,15 +27,18 @@ class Safety(Hook):
 
     def __call__(self, simulation):
         system = simulation.system
-        if self.stop_on_overflow and simulation.overflows:
-            raise RunError.everywhere_raised(
-                f"step {system.step}: {simulation.most_overflowed} atoms have more neighbours than the model's sel, "
-                'and on_overflow is "error". Use a model with larger sel, or on_overflow = "warn"'
-            )
         force, speed = system.largest_norms()
         displacement = speed * simulation.ensemble.timestep
-        sane = np.isfinite(force) and displacement <= self.max_displacement
-        if np.isfinite(system.energy) and not system.processes.largest(0 if sane else 1):
+        insane = not (np.isfinite([force, system.own_energy]).all() and displacement <= self.max_displacement)
+        overflowed = self.stop_on_overflow and simulation.overflows > 0
+        insane, overflowed = system.processes.largest(np.array([insane, overflowed], float))
+        if overflowed:
+            _, most = simulation.count_overflows()
+            raise RunError.everywhere_raised(
+                f"step {system.step}: {most} atoms have more neighbours than the model's sel, "
+                'and on_overflow is "error". Use a model with larger sel, or on_overflow = "warn"'
+            )
+        if not insane:
             self.good = system.copy(self.good)
             return
         raise RunError.everywhere_raised(self._report(simulation, system.processes.largest(displacement)))

@@ -97,7 +97,7 @@ class Simulation:
         self.steps_done = 0
         #: how often forces were computed
         self.evaluations = 0
-        #: evaluations in which some atom had more neighbours than the model's sel, and the most of them
+        #: evaluations in which atoms of this rank had more neighbours than the model's sel, and the most of them
         self.overflows, self.most_overflowed = 0, 0
         #: a hook or a signal sets this to a reason, and the run ends after the step
         self.stop_reason = None
@@ -123,8 +123,9 @@ class Simulation:
 
         On several ranks each calls the function, and its arrays hold the rank's part of the atoms, which
         come and go.  ``system.sum(x)`` adds up a number or array over ranks; ``system.whole()`` is the
-        system with all atoms on root, in id order, and None elsewhere; ``system.kinetic_energy`` and
-        ``observables()`` are sums too.  All ranks must call these together, and decide alike.
+        system with all atoms on root, in id order, and None elsewhere; ``system.energy``, ``virial``,
+        ``kinetic_energy`` and ``observables()`` are sums too.  All ranks must ask for these together, and
+        decide alike.
         """
         self.hooks.append(Callback(steps, function))
         return self.hooks[-1]
@@ -165,6 +166,14 @@ class Simulation:
         clock = self.timers.lap("communication", clock)
         self.ensemble.after_forces(system)
         self.timers.lap("integrate", clock)
+
+    def count_overflows(self):
+        """Evaluations in which atoms had more neighbours than the model's sel, and how many at most.  Collective.
+
+        On several ranks the first is that of the rank with the most, the second the sum of what each had at most.
+        """
+        processes = self.system.processes
+        return int(processes.largest(self.overflows)), int(processes.sum(self.most_overflowed))
 
     def present_parameters(self):
         """``parameters``, and those of each atom that the system carries as ``atomic_parameters`` (n, k)."""

@@ -32,7 +32,9 @@ class System:
     the cell's corner, which lies at ``origin`` (3,) Å in the user's coordinates.
 
     forces (n, 3) eV/Å, energy (eV) and virial (3, 3) (eV) belong to ``positions`` once the
-    simulation has computed them.  Atoms are reordered in space now and then: identify them by id.
+    simulation has computed them.  On several processes energy and virial are summed over them when
+    first read after that, which all have to do together.  Atoms are reordered in space now and then:
+    identify them by id.
     """
 
     ids: np.ndarray
@@ -138,6 +140,7 @@ class System:
         """Hold the atoms of all processes from now on, in id order, each of them for itself.  Collective."""
         if self.processes.size == 1:
             return
+        self._sum_parts()
         processes, records = self.processes, self.processes.gather(self.records())
         records = processes.broadcast(None if records is None else records[np.argsort(records["ids"])])
         self.set_records(records)
@@ -154,6 +157,19 @@ class System:
         other = replace(self, processes=processes, cell=self.cell.copy(), carried=dict(self.carried), **changes)
         other.set_records(records)
         return other
+
+    #: this process's energy and virial (10,), eV, until they are summed
+    _parts = None
+
+    def _sum_parts(self):
+        if self._parts is not None:
+            sums, self._parts = self.sum(self._parts), None
+            self._energy, self._virial = float(sums[0]), sums[1:].reshape(3, 3)
+
+    @property
+    def own_energy(self):
+        """eV, of this process's atoms, or the whole system's once it has been summed."""
+        return self.energy if self._parts is None else float(self._parts[0])
 
     @property
     def volume(self):
@@ -191,12 +207,11 @@ class System:
     def take(self, forces, result):
         """Forces (n, 3) and the evaluation that they come from now belong to the positions.
 
-        Returns the number of atoms, of all processes, with more neighbours than the model's sel.
+        Returns the number of this process's atoms with more neighbours than the model's sel.
         """
         self.forces[:] = forces
-        sums = self.sum(np.array([result.energies[0], *result.virials[0].flat, result.overflowed]))
-        self.energy, self.virial = float(sums[0]), sums[1:10].reshape(3, 3)
-        return int(sums[10])
+        self._parts = np.array([result.energies[0], *result.virials[0].flat])
+        return result.overflowed
 
     def kick(self, time):
         """v += a time (ps)."""
@@ -233,9 +248,14 @@ class System:
         self.images[:, axis] -= np.int32(times) * self.images[:, row]
 
     def add_noise(self, seed, stream, decay, energy):
-        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV)."""
+        """v <- decay v + sqrt((1 - decay^2) energy / m) noise, energy = k T (eV).
+
+        Returns the kinetic energy, eV, that all atoms gain.
+        """
         noise = standard_normals(seed, self.step, self.ids, stream)
+        before = twice_kinetic_energy(self.velocities, self.inverse_masses)
         ornstein_uhlenbeck(self.velocities, noise, self.inverse_masses, decay, energy)
+        return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses) - before)
 
     def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
         """F += sqrt(strength m) noise - m v / relaxation_time; returns their power, sum of F v, eV/ps.
@@ -261,11 +281,12 @@ class System:
         """The same atoms in arrays of their own; ``into``: an earlier copy, whose arrays are used again."""
         if into is None or len(into) != len(self):
             kept = ("positions", "velocities", "forces", "cell")
-            return replace(self, carried={}, **{name: getattr(self, name).copy() for name in kept})
+            arrays = {name: getattr(self, name).copy() for name in kept}
+            into = replace(self, carried={}, energy=0.0, virial=None, **arrays)
         into.ids, into.types, into.masses, into.images = self.ids, self.types, self.masses, self.images
         into.positions[:], into.velocities[:], into.forces[:] = self.positions, self.velocities, self.forces
-        into.cell[:], into.virial = self.cell, self.virial
-        into.step, into.energy = self.step, self.energy
+        into.cell[:], into.step = self.cell, self.step
+        into._parts, into._energy, into._virial = self._parts, self._energy, self._virial
         return into
 
     def remove_drift(self):
@@ -299,3 +320,21 @@ class System:
         atoms.calc = SinglePointCalculator(atoms, **results)
         atoms.info["step"] = self.step
         return atoms
+
+
+def _summed(name):
+    """A property whose value is summed over processes when it is read."""
+
+    def get(self):
+        self._sum_parts()
+        return getattr(self, name)
+
+    def put(self, value):
+        self._sum_parts()
+        setattr(self, name, value)
+
+    return property(get, put)
+
+
+# after the dataclass was made, whose fields they are
+System.energy, System.virial = _summed("_energy"), _summed("_virial")

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from .domain import _morton_codes
-from .geometry import distance_to_box, heights
+from .geometry import choose_grid, distance_to_box, heights
 
 #: a box at an open end of the grid reaches this far (fractions of the cell)
 _FAR = 1e6
@@ -20,6 +20,10 @@ _FAR = 1e6
 _ROUNDING = 1e-6
 #: bins per axis of the histograms from which boundaries are placed
 HISTOGRAM_BINS = 1024
+#: boundaries move when the fullest box has this many times the mean, ...
+IMBALANCE_LIMIT = 1.1
+#: ... and if that makes it smaller by at least this factor
+WORTHWHILE_GAIN = 0.95
 
 
 @dataclass
@@ -42,6 +46,14 @@ class Partition:
     @property
     def n_boxes(self):
         return int(np.prod(self.grid))
+
+    def same_as(self, other):
+        """Whether cell and boxes are the same."""
+        return (
+            self.grid == other.grid
+            and np.array_equal(self.cell, other.cell)
+            and all(map(np.array_equal, self.boundaries, other.boundaries))
+        )
 
     def index(self, box):
         """Grid index (3,) of a box number, or (n, 3) of (n,) numbers."""
@@ -162,6 +174,36 @@ def balanced_boundaries(grid, counts, low, high):
         cumulative = np.concatenate([[0.0], np.cumsum(density)])
         boundaries.append(np.interp(np.arange(n + 1) / n * cumulative[-1], cumulative, edges))
     return tuple(boundaries)
+
+
+def divide_cell(processes, cell, periodic, fractions, n_boxes, reach):
+    """``(partition, imbalance)``: equal boxes, or balanced ones where that pays.  Collective.
+
+    fractions : (n, 3), of the atoms of this process; reach : Å, of the halos; imbalance : atoms in the
+    fullest box over the mean.  It depends on cell and positions alone, not on who has which atoms.
+    """
+    p, periodic = processes, np.asarray(periodic, bool)
+    low, high = np.zeros(3), np.ones(3)
+    if not periodic.all():
+        ends = p.largest(np.concatenate([fractions, -fractions], axis=1).max(axis=0, initial=-np.inf))
+        high = np.where(periodic, 1.0, ends[:3] + 1e-9)
+        low = np.where(periodic, 0.0, -ends[3:] - 1e-9)
+    if not np.isfinite([low, high]).all():
+        low, high = np.zeros(3), np.ones(3)
+    grid = choose_grid(cell * (high - low)[:, None], n_boxes, reach, tuple(periodic))
+
+    def trial(boundaries):
+        partition = Partition(cell.copy(), grid, periodic, boundaries)
+        counts = p.sum(np.bincount(partition.owners(fractions), minlength=n_boxes))
+        return partition, float(counts.max() * n_boxes / max(counts.sum(), 1))
+
+    partition, imbalance = trial(equal_boundaries(grid, low, high))
+    if imbalance > IMBALANCE_LIMIT:
+        counts = p.sum(histograms(fractions, low, high))
+        moved, better = trial(balanced_boundaries(grid, counts, low, high))
+        if better < WORTHWHILE_GAIN * imbalance:
+            return moved, better
+    return partition, imbalance
 
 
 def share_of_rank(positions, ids, work, ranks, rank):

@@ -19,8 +19,8 @@ class OneProcess:
     size, rank, n_nodes, n_machines = 1, 0, 1, 1
     #: True on the one rank that reads input and writes output
     root = True
-    #: ranks that share this machine's cores
-    machine_ranks = 1
+    #: ranks that share this machine's cores, and which of them this is
+    machine_ranks, machine_rank = 1, 0
     #: seconds that this rank has waited for others, or for their messages
     waiting = 0.0
 
@@ -35,6 +35,10 @@ class OneProcess:
     def gather(self, rows):
         """Rows (n, ...) of all ranks, in the order of ranks, on root; None elsewhere.  Collective."""
         return rows
+
+    def everywhere(self, array):
+        """The arrays of all ranks, which have one shape, stacked, on every rank.  Collective."""
+        return np.asarray(array)[None]
 
     def collect(self, value):
         """A list of every rank's value (anything that can be pickled) on root; None elsewhere.  Collective."""
@@ -69,7 +73,7 @@ class Processes(OneProcess):
         self.world, self._maximum = communicator, MPI.MAX
         self.size, self.rank, self.root = communicator.size, communicator.rank, communicator.rank == 0
         machine = communicator.Split_type(MPI.COMM_TYPE_SHARED)
-        self.machine_ranks = machine.size
+        self.machine_ranks, self.machine_rank = machine.size, machine.rank
         #: communicator of the ranks of this node
         self.node = machine.Split(machine.rank // (ranks_per_node or machine.size), machine.rank)
         self.n_machines = len(set(communicator.allgather(machine.bcast(self.rank))))
@@ -113,6 +117,13 @@ class Processes(OneProcess):
         everything = np.empty((sum(counts), *rows.shape[1:]), rows.dtype) if self.root else None
         self.world.Gatherv([rows, len(rows), row], [everything, counts, row] if self.root else None)
         row.Free()
+        return everything
+
+    def everywhere(self, array):
+        array = np.ascontiguousarray(array)
+        everything = np.empty((self.size, *array.shape), array.dtype)
+        with self.wait():
+            self.world.Allgather(array, everything)
         return everything
 
     def collect(self, value):

@@ -19,7 +19,7 @@ from .computes import COMPUTES, KEYWORDS
 from .datafile import write_data
 from .dumps import COLUMNS, DUMPS
 from .fixes import FIXES
-from .language import FUNCTIONS, ScriptError, Variables
+from .language import FUNCTIONS, ScriptError, UnknownName, Variables
 from .minimization import MIN_STYLES, min_modify, min_style, minimize
 from .restart import read_restart, write_restart
 from .session import Pair
@@ -209,7 +209,7 @@ def _pair_style(session, words):
 
 def _pair_coeff(session, words):
     if session.pair is None:
-        raise ScriptError("pair_coeff comes after pair_style")
+        raise UnknownName("pair_style", "", "pair_coeff comes after pair_style")
     session.require_box()
     if words and (
         len(words) < 2 or any(list(session.type_range(w)) != list(range(1, session.n_types + 1)) for w in words[:2])
@@ -312,21 +312,19 @@ def _dump(session, words):
 
 
 def _undump(session, words):
-    if words[0] not in session.dumps:
-        raise ScriptError(f"dump {words[0]!r} is not defined")
-    session.dumps.pop(words[0]).close()
+    session.dump(words[0]).close()
+    del session.dumps[words[0]]
 
 
 def _dump_modify(session, words):
-    if words[0] not in session.dumps:
-        raise ScriptError(f"dump {words[0]!r} is not defined")
-    rest = words[1:]
+    dump, rest = session.dump(words[0]), words[1:]
     while rest:
-        taken = session.dumps[words[0]].modify(rest[0], rest[1:])
+        taken = dump.modify(rest[0], rest[1:])
         rest = rest[1 + taken :]
 
 
-def _write_dump(session, words):
+def one_frame(session, words):
+    """The Dump that ``write_dump`` is to write."""
     session.require_box()
     group, style, path, rest = words[0], words[1], words[2], words[3:]
     entry = _table_entry(DUMPS, style, "dump")
@@ -336,6 +334,11 @@ def _write_dump(session, words):
     while rest:
         taken = made.modify(rest[0], rest[1:])
         rest = rest[1 + taken :]
+    return made
+
+
+def _write_dump(session, words):
+    made = one_frame(session, words)
     made.write()
     made.close()
 

@@ -121,9 +121,12 @@ class Displacement(Compute):
 
     def set_up(self, words):
         options = dict(zip(words[::2], words[1::2], strict=False))
+        com = options.get("com", "no")
         if len(words) % 2 or set(options) - {"com", "average"} or options.get("average", "no") != "no":
             raise ScriptError("compute msd takes 'com yes|no' only (average is not supported)")
-        self.first = MeanSquaredDisplacement(self.system, self.group, options.get("com") == "yes")
+        if com not in ("yes", "no"):
+            raise ScriptError(f"compute msd: com is yes or no, not {com!r}")
+        self.first = MeanSquaredDisplacement(self.system, self.group, com == "yes")
 
     def vector(self):
         return self.first(self.system)
@@ -241,6 +244,8 @@ class Reduce(Compute):
         if len(words) < 2 or words[0] not in self.kinds:
             raise ScriptError(f"compute reduce takes one of {', '.join(self.kinds)} and per-atom values")
         self.kind, self.words, self.width = words[0], words[1:], len(words) - 1
+        #: per-atom values that are looked at
+        self.columns_of_atoms = tuple(self.words)
 
     def vector(self):
         columns = self.session.settle_atoms(lambda: [self.session.atom_column(w) for w in self.words])

@@ -342,17 +342,18 @@ class ExtendedXyzDump(Dump):
         session.need_forces()
         x = system.positions - (session.bounds()[0] - system.origin)
         v, f = system.velocities * session.units.velocity, system.forces * session.units.energy
+        self.energy = session.energy() * session.units.energy  # a sum over ranks, which root alone must not ask for
         return [system.types, np.hstack([x, v, f])]
 
     def put(self, ids, types, values):
-        session, system = self.session, self.session.system
+        system = self.session.system
         names = self.names(ids) if self.elements else np.array([*system.type_names, "X"])[types]
         lattice = " ".join(f"{c:.16g}" for c in system.cell.ravel())
         pbc = " ".join("T" if p else "F" for p in system.periodic)
         file = self.open_text()
         file.write(
             f'{len(ids)}\nTimestep={system.step} pbc="{pbc}" Lattice="{lattice}" '
-            f"Energy={session.energy() * session.units.energy:.16g} "
+            f"Energy={self.energy:.16g} "
             "Properties=species:S:1:pos:R:3:vel:R:3:forces:R:3\n"
         )
         form = "%s" + " %.12g" * 9

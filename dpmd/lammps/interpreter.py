@@ -117,7 +117,25 @@ def _problems_of_if(words):
     return problems
 
 
-class _Quit(Exception):
+def mistakes(path, options, variables=()):
+    """Everything wrong in a script that can be known before it runs, as ``["file:line: what"]``, in order."""
+    from .rehearsal import Rehearsal
+
+    lines = read_lines(path)
+    problems = unsupported(lines, (str(path),))
+    told = {problem.split(": ", 1)[0] for problem in problems}
+    for where, messages in Rehearsal(options, variables).go(lines).items():
+        if where not in told:
+            problems += [f"{where}: {message}" for message in messages]
+
+    def place(problem):
+        file, _, number = problem.split(": ", 1)[0].rpartition(":")
+        return (file != str(path), file, int(number) if number.isdigit() else 0)
+
+    return sorted(problems, key=place)
+
+
+class Quit(Exception):
     """Ends the script."""
 
     def __init__(self, status):
@@ -163,7 +181,7 @@ class Interpreter:
                 BY_NAME[name].run(session, words)
             else:
                 getattr(self, f"_{name}")(words)
-        except (_Quit, RunError):
+        except (Quit, RunError):
             raise
         except InputError as error:
             error.everywhere = True  # all ranks execute the same
@@ -230,7 +248,7 @@ class Interpreter:
 
     def _quit(self, words):
         try:
-            raise _Quit(int(words[0]) if words else 0)
+            raise Quit(int(words[0]) if words else 0)
         except ValueError:
             raise ScriptError(f"quit takes a whole number, not {words[0]!r}") from None
 
@@ -294,29 +312,28 @@ def is_script(text):
     return commands > 0 and commands >= sections
 
 
-def _checked_lines(path):
-    """The lines of a script; InputError listing everything unsupported."""
-    lines = read_lines(path)
-    problems = unsupported(lines, (str(path),))
+def _faultless_lines(path, options, variables):
+    """The lines of a script; InputError listing all mistakes that can be known."""
+    problems = mistakes(path, options, variables)
     if problems:
         raise InputError(*problems)
-    return lines
+    return read_lines(path)
 
 
 def run_script(path, options, variables=(), log_path="log.lammps", screen=None, echo=None, processes=None):
     """Run a LAMMPS script.  Returns the exit code.
 
     options : namespace with device, precision, threads, no_tabulate, max_displacement, check and, for several
-    ranks, decomposition and balance; variables : ``[(name, values)]`` of -var; log_path : log file or None;
-    screen : stream or None; processes : the ranks, each of which calls this.
-    Raises InputError listing everything unsupported before anything is run or written.
+    ranks, decomposition, balance and halo_precision; variables : ``[(name, values)]`` of -var; log_path : log
+    file or None; screen : stream or None; processes : the ranks, each of which calls this.
+    Raises InputError listing all mistakes that can be known before anything is run or written.
     """
     processes = processes or OneProcess()
     root = processes.root
-    lines = processes.on_root(lambda: _checked_lines(path))
+    lines = processes.on_root(lambda: _faultless_lines(path, options, variables))
     if options.check:
         if root:
-            print(f"{path}: every command is known; nothing was run (--check).")
+            print(f"{path}: no mistake was found; nothing was run (--check).")
         return 0
     begin = time.perf_counter()
     log = processes.root_first(lambda: ScriptLog(log_path if root else None, screen if root else None))
@@ -330,7 +347,7 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
     status = 0
     try:
         interpreter.run(lines)
-    except _Quit as quit_:
+    except Quit as quit_:
         status = quit_.status
     except (InputError, RunError) as error:
         for message in str(error).splitlines():

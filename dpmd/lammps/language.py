@@ -22,6 +22,17 @@ class ScriptError(InputError):
     """A mistake in a script, without the place; the interpreter adds ``file:line``."""
 
 
+class UnknownName(ScriptError):
+    """Something is referred to that is not defined.  kind : ``"fix"``, ``"group"``, ...; name : its id."""
+
+    def __init__(self, kind, name, message):
+        super().__init__(message)
+        self.kind, self.name = kind, name
+
+    def __reduce__(self):  # one that goes to other ranks
+        return type(self), (self.kind, self.name, str(self)), vars(self)
+
+
 @dataclass(frozen=True)
 class Line:
     """A command as written, continuation lines joined, and where it begins."""
@@ -355,11 +366,16 @@ class Variables:
             raise ScriptError("variable NAME format takes an equal-style variable and a format such as %.3g")
         return {"of": words[0], "form": words[1]}
 
+    def _defined(self, name):
+        if name not in self._all:
+            raise UnknownName(
+                "variable", name, f"variable {name!r} is not defined; set it in the script or with -var {name} VALUE"
+            )
+        return self._all[name]
+
     def text(self, name):
         """What ``${name}`` stands for.  Raises ScriptError for an unknown name."""
-        if name not in self._all:
-            raise ScriptError(f"variable {name!r} is not defined; set it in the script or with -var {name} VALUE")
-        variable = self._all[name]
+        variable = self._defined(name)
         style = variable["style"]
         if style == "loop":
             first, _, width = variable["range"]
@@ -372,9 +388,7 @@ class Variables:
 
     def number(self, name):
         """The variable as a number, formulas evaluated."""
-        if name not in self._all:
-            raise ScriptError(f"variable {name!r} is not defined; set it in the script or with -var {name} VALUE")
-        variable = self._all[name]
+        variable = self._defined(name)
         if "formula" in variable:
             self._depth += 1
             try:

@@ -42,12 +42,22 @@ def min_modify(session, words):
             raise ScriptError(f"min_modify {name!r} is not supported; known: dmax, line, norm and parameters of fire")
 
 
-def minimize(session, words):
-    """Command ``minimize``."""
+def limits(session, words):
+    """Tolerances of energy and force, and the most iterations and evaluations, of ``minimize``."""
     energy_tolerance, force_tolerance = (session.number(w, "minimize") for w in words[:2])
     iterations, evaluations = (int(session.number(w, "minimize")) for w in words[2:4])
     if min(energy_tolerance, force_tolerance) < 0 or min(iterations, evaluations) < 0:
         raise ScriptError("minimize takes numbers of at least 0")
+    if session.minimizer["style"] in ("fire", "quickmin") and any(
+        isinstance(f, BoxRelaxation) for f in session.fixes.values()
+    ):
+        raise ScriptError(f"fix box/relax works with min_style cg and sd, not {session.minimizer['style']}")
+    return energy_tolerance, force_tolerance, iterations, evaluations
+
+
+def minimize(session, words):
+    """Command ``minimize``."""
+    energy_tolerance, force_tolerance, iterations, evaluations = limits(session, words)
     simulation = session.prepare()
     system, log = session.system, session.log
     session.first_step = system.step

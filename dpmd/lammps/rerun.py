@@ -58,9 +58,8 @@ def _read_by_root(processes, path):
         yield frame
 
 
-def rerun(session, words):
-    """Command ``rerun``."""
-    system = session.require_box()
+def arguments(session, words):
+    """Files, options {keyword: number} and columns of ``rerun``."""
     keywords = {"first": 1, "last": 1, "every": 1, "skip": 1, "start": 1, "stop": 1, "pre": 1, "post": 1}
     at = next((k for k, w in enumerate(words) if w in (*keywords, "dump")), len(words))
     files, rest, options = words[:at], words[at:], {}
@@ -76,6 +75,13 @@ def rerun(session, words):
     ]
     if not wanted:
         raise ScriptError("rerun needs 'dump' and the columns to read: rerun FILE dump x y z")
+    return files, options, wanted
+
+
+def rerun(session, words):
+    """Command ``rerun``."""
+    system = session.require_box()
+    files, options, wanted = arguments(session, words)
     simulation = session.prepare()
     table = ThermoTable(session, None, every=1)
     simulation.hooks = [*session.dumps.values(), table]

@@ -39,7 +39,7 @@ class Schedule:
             return True
         if not self._domain.update(system):
             return False
-        self._place_faces(system)
+        self.place_faces(system)
         self.builds += 1
         if not wanted:
             self.dangerous += 1
@@ -49,22 +49,32 @@ class Schedule:
     def rebuild(self, system):
         """As :meth:`SerialDomain.rebuild`; the faces follow the atoms."""
         self._domain.rebuild(system)
-        self._place_faces(system)
+        self.place_faces(system)
         self.age = 0
         self.builds += 1
 
-    def _place_faces(self, system):
+    def place_faces(self, system, first=False):
+        """Move the faces that follow the atoms; RunError for atoms beyond fixed ones.
+
+        first : the box is one just read, whose faces s LAMMPS moves outward before they follow.
+        """
         if system.periodic.all() or not system.n_atoms:
             return
-        x = system.positions
-        ends = np.concatenate([-x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)])
+        margins = _MARGIN * self.first_length
+        if first:
+            lower, upper = ([pair[side] == "s" for pair in self.faces] for side in (0, 1))
+            self.low -= margins * lower
+            system.cell[np.diag_indices(3)] += margins * (np.array(lower, int) + upper)
+        # in a tilted box the faces are tilted too: extents are those of the fractions of its edges
+        edges = np.diag(system.cell).copy()
+        place = (system.positions - self.low) @ np.linalg.inv(system.cell) * edges + self.low
+        ends = np.concatenate([-place.min(axis=0, initial=np.inf), place.max(axis=0, initial=-np.inf)])
         ends = system.processes.largest(ends)
         extent = -ends[:3], ends[3:]
         for axis in np.flatnonzero(~system.periodic):
             lower, upper = self.faces[axis]
-            margin = _MARGIN * self.first_length[axis]
-            first = self.first_low[axis] - system.origin[axis]
-            low, high = first, first + self.first_length[axis]
+            margin, created = margins[axis], self.first_low[axis] - system.origin[axis]
+            low, high = created, created + self.first_length[axis]
             if lower == "s":
                 low = extent[0][axis] - margin
             elif lower == "m":
@@ -74,14 +84,14 @@ class Schedule:
             elif upper == "m":
                 high = max(extent[1][axis] + margin, high)
             if (lower == "f" and extent[0][axis] < low) or (upper == "f" and extent[1][axis] > high):
-                self._lost(system, axis, low, high)
+                self._lost(system, place, axis, low, high)
             self.low[axis] = low
             system.cell[axis, axis] = high - low
 
-    def _lost(self, system, axis, low, high):
+    def _lost(self, system, place, axis, low, high):
         if self.on_lost == "ignore":
             return
-        x = system.positions[:, axis]
+        x = place[:, axis]
         outside = system.ids[(x < low) | (x > high)]
         count, nobody = system.sum(len(outside)), np.iinfo(np.int64).max
         first = -system.processes.largest(-outside.min(initial=nobody))

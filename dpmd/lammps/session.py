@@ -19,7 +19,7 @@ from ..safety import Safety
 from ..simulation import Hook, Simulation
 from .computes import COMPUTES, KEYWORDS
 from .fixes import OutputFix
-from .language import ScriptError, Variables
+from .language import ScriptError, UnknownName, Variables
 from .log import ThermoStyle, ThermoTable, loop_report
 from .schedule import Schedule
 from .unitstyles import UNITS
@@ -32,7 +32,9 @@ def load_potential(path, options, skin, processes):
     path, device, threads = Path(path), options.device, options.threads
     if processes.size > 1:
         if device.startswith("cuda"):
-            raise ScriptError("several ranks compute on CPUs only; start md-run without the MPI launcher to use a GPU")
+            raise ScriptError(
+                "LAMMPS scripts on several ranks use CPUs only; start md-run without the MPI launcher to use a GPU"
+            )
         device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
         key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
@@ -187,7 +189,7 @@ class Session:
     def require_box(self):
         """Raises ScriptError unless there are atoms (or an empty box)."""
         if self.system is None:
-            raise ScriptError("there is no box yet; use read_data, create_box or read_restart first")
+            raise UnknownName("box", "", "there is no box yet; use read_data, create_box or read_restart first")
         return self.system
 
     def bounds(self):
@@ -215,7 +217,7 @@ class Session:
     def group_or_all(self, name):
         """The Group of a name, None for all atoms."""
         if name not in self.groups:
-            raise ScriptError(f"group {name!r} is not defined; known: {', '.join(self.groups)}")
+            raise UnknownName("group", name, f"group {name!r} is not defined; known: {', '.join(self.groups)}")
         return self.groups[name]
 
     def group_mask(self, name):
@@ -226,14 +228,28 @@ class Session:
     def compute(self, name):
         """A compute by its id."""
         if name not in self.computes:
-            raise ScriptError(f"compute {name!r} is not defined; known: {', '.join(self.computes)}")
+            raise UnknownName("compute", name, f"compute {name!r} is not defined; known: {', '.join(self.computes)}")
         return self.computes[name]
 
     def fix(self, name):
         """A fix by its id."""
         if name not in self.fixes:
-            raise ScriptError(f"fix {name!r} is not defined; known: {', '.join(self.fixes) or 'none'}")
+            raise UnknownName("fix", name, f"fix {name!r} is not defined; known: {', '.join(self.fixes) or 'none'}")
         return self.fixes[name]
+
+    def region(self, name):
+        """A region by its id."""
+        if name not in self.regions:
+            raise UnknownName(
+                "region", name, f"region {name!r} is not defined; known: {', '.join(self.regions) or 'none'}"
+            )
+        return self.regions[name]
+
+    def dump(self, name):
+        """A dump by its id."""
+        if name not in self.dumps:
+            raise UnknownName("dump", name, f"dump {name!r} is not defined; known: {', '.join(self.dumps) or 'none'}")
+        return self.dumps[name]
 
     def type_range(self, word):
         """Types of ``3``, ``*``, ``2*``, ``*3`` or ``1*2``."""
@@ -392,6 +408,12 @@ class Session:
 
         if name in COLUMNS and COLUMNS[name].get:
             return np.asarray(COLUMNS[name].get(self))
+        source, column = self.atom_source(name)
+        values = source.atoms()
+        return values if column is None else values[:, column]
+
+    def atom_source(self, name):
+        """The compute of per-atom values that c_ID or c_ID[i] names, and its column (None: the only one)."""
         kind, base, indices = self._reference(name)
         if kind == "f":
             fix = self.fix(base)
@@ -399,14 +421,13 @@ class Session:
         source = self.compute(base)
         if not hasattr(source, "atoms"):
             raise ScriptError(f"{name}: compute {base} has no per-atom values")
-        values = source.atoms()
-        if values.ndim == 1:
+        if source.width == 1:
             if indices:
                 raise ScriptError(f"{name}: compute {base} has one value per atom: write c_{base}")
-            return values
-        if len(indices) != 1 or not 1 <= indices[0] <= values.shape[1]:
-            raise ScriptError(f"{name}: compute {base} has {values.shape[1]} columns: write c_{base}[1] ...")
-        return values[:, indices[0] - 1]
+            return source, None
+        if len(indices) != 1 or not 1 <= indices[0] <= source.width:
+            raise ScriptError(f"{name}: compute {base} has {source.width} columns: write c_{base}[1] ...")
+        return source, indices[0] - 1
 
     def column(self, name):
         """``(title, whole number?, function of the session)`` of a thermo column."""
@@ -484,13 +505,19 @@ class Session:
         mass = self.masses[t]
         return "?" if mass is None else chemical_symbols[int(np.argmin(np.abs(atomic_masses[1:] - mass))) + 1]
 
+    def require_pair(self):
+        """Raises ScriptError unless pair_style and pair_coeff are there."""
+        if self.pair is None:
+            raise UnknownName("pair_style", "", "no pair_style is set; dpmd computes with 'pair_style deepmd MODEL'")
+        if not self.pair.set:
+            raise UnknownName(
+                "pair_coeff", "", "pair_coeff is missing: 'pair_coeff * *' or with the elements of the types"
+            )
+
     def prepare(self):
         """Everything that a run needs; makes a new Simulation."""
         system = self.require_box()
-        if self.pair is None:
-            raise ScriptError("no pair_style is set; dpmd computes forces with 'pair_style deepmd MODEL'")
-        if not self.pair.set:
-            raise ScriptError("pair_coeff is missing: 'pair_coeff * *' or with the elements of the types")
+        self.require_pair()
         system.spread(self.processes)
         system.carried.pop("atomic_parameters", None)
         self.update_masses()
@@ -524,7 +551,8 @@ class Session:
     def _domain(self, potential):
         if self.processes.size == 1:
             return potential.domain()
-        return potential.domain(self.processes, self.options.decomposition, self.options.balance)
+        options = self.options
+        return potential.domain(self.processes, options.decomposition, options.balance, options.halo_precision)
 
     def _describe(self, potential):
         """Say, once, which element each type is; warn where the mass is another element's."""

@@ -12,6 +12,7 @@ from ..units import temperature
 from .datafile import STYLES, read_data
 from .language import ScriptError
 from .parkmiller import ParkMiller, velocity_noise
+from .schedule import Schedule
 
 
 def _positive(word, what):
@@ -106,26 +107,31 @@ def _wrap(system):
     system.images[moved] += turns[moved].astype(np.int32)
 
 
+def _fit_faces(session, first=False):
+    """Let faces s and m follow the atoms, which may have come or moved."""
+    schedule = Schedule(None, session.faces, session.first_low, session.first_length, 1, 0, True, on_lost="ignore")
+    schedule.low = session.low
+    schedule.place_faces(session.system, first)
+
+
 def _check_faces(session):
-    """Refuse tilted open directions that follow the atoms; wrap atoms into the box."""
+    """Refuse atoms outside fixed faces; wrap atoms into the box, and fit the faces that follow them."""
     system = session.system
     largest = float(np.abs(system.positions).max(initial=0.0))
     if largest > 1e3 * float(np.diag(system.cell).max()) + 1e5:
         raise ScriptError(f"atoms lie up to {largest:.3g} Å away from the box; are coordinates and box right?")
-    follow = any(face in "sm" for pair in session.faces for face in pair)
-    if follow and np.any(np.tril(system.cell, -1)):
-        raise ScriptError("boundary s or m in a tilted box is not supported; use p or f")
     for axis in np.flatnonzero(~system.periodic):
         if session.faces[axis] != ("f", "f") or session.thermo.lost == "ignore":
             continue
-        x = system.positions[:, axis]
-        outside = (x < 0) | (x > system.cell[axis, axis])
+        fraction = (system.positions @ np.linalg.inv(system.cell))[:, axis]
+        outside = (fraction < 0) | (fraction > 1)
         if outside.any():
             raise ScriptError(
                 f"{int(outside.sum())} atoms (first: id {system.ids[outside][0]}) are outside the box along "
                 f"{'xyz'[axis]}, which is fixed; use boundary s there or a larger box"
             )
     _wrap(system)
+    _fit_faces(session, first=True)
 
 
 def boundary(session, words):
@@ -147,9 +153,7 @@ def _faces(words):
 def create_box(session, words):
     """Command ``create_box``."""
     session.n_types = _positive(words[0], "the number of atom types")
-    region = session.regions.get(words[1])
-    if region is None:
-        raise ScriptError(f"create_box: region {words[1]!r} is not defined")
+    region = session.region(words[1])
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' first")
     if region.box is None:
@@ -271,7 +275,8 @@ def change_box(session, words):
         else:
             raise ScriptError(f"change_box: unexpected {name!r}")
     session.first_low, session.first_length = new_low.copy(), np.diag(new).copy()
-    _describe_box(session, new_low, system.cell, session.triclinic)
+    _fit_faces(session)
+    _describe_box(session, session.bounds()[0], system.cell, session.triclinic)
     session.changed()
 
 
@@ -393,9 +398,7 @@ def _region_of(session, style, given, unit):
     if style in ("union", "intersect"):
         parts = []
         for word in given[1:]:
-            if word not in session.regions:
-                raise ScriptError(f"region {word!r} is not defined")
-            parts.append(session.regions[word].contains)
+            parts.append(session.region(word).contains)
         combine = np.logical_or if style == "union" else np.logical_and
         return Region(style, lambda x: combine.reduce([p(x) for p in parts]))
 
@@ -459,9 +462,7 @@ def create_atoms(session, words):
             options["units"], rest = rest[1], rest[2:]
         else:
             raise ScriptError(f"create_atoms: {rest[0]!r} is not supported; known: basis, units")
-    inside = session.regions.get(given[-1]) if style in ("region", "random") and given[-1] != "NULL" else None
-    if style in ("region", "random") and given[-1] != "NULL" and inside is None:
-        raise ScriptError(f"create_atoms: region {given[-1]!r} is not defined")
+    inside = session.region(given[-1]) if style in ("region", "random") and given[-1] != "NULL" else None
     if style == "single":
         unit = session.lattice_spacing() if options.get("units", "lattice") == "lattice" else np.ones(3)
         x = np.array([[session.number(w, "create_atoms") * u for w, u in zip(given, unit, strict=True)]])
@@ -503,6 +504,7 @@ def create_atoms(session, words):
         np.concatenate([session.molecule_of[old_ids], np.zeros(n, np.int64)]),
     )  # fmt: skip
     session.first_low, session.first_length = first
+    _fit_faces(session)
     session.log(f"Created {n} atoms")
 
 
@@ -570,6 +572,7 @@ def displace_atoms(session, words):
             noise = velocity_noise(_positive(rest[3], "the seed"), system.ids, x + system.origin, "geom")
             x[mask] += (2 * noise * amounts)[mask]
     _wrap(system)
+    _fit_faces(session)
     session.changed()
 
 
@@ -612,10 +615,9 @@ def group(session, words):
     if style in values:
         chosen |= _select(values[style], rest, session if style == "type" else None)
     elif style == "region":
-        found = session.regions.get(rest[0]) if rest else None
-        if found is None:
-            raise ScriptError(f"group: region {(rest or [''])[0]!r} is not defined")
-        chosen |= found.contains(system.positions + system.origin)
+        if not rest:
+            raise ScriptError("group ID region takes the id of a region")
+        chosen |= session.region(rest[0]).contains(system.positions + system.origin)
     elif style in ("subtract", "union", "intersect"):
         if not rest:
             raise ScriptError(f"group {style} needs names of groups")

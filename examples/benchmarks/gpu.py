@@ -143,7 +143,7 @@ def run(device, potential, name, precision, n_wanted, options, rates):
     del start
     ensemble = make_ensemble(options.ensemble, TIMESTEP[name])
     domain = DeviceDomain(
-        potential.model.cutoff, options.skin, potential.model.n_types, device, ensemble.needs_virial
+        potential.model.cutoff, options.skin, potential.model.n_types, device, with_virial=ensemble.needs_virial
     )  # fmt: skip
     simulation = Simulation(system, operators, domain, ensemble)
     simulation.run(options.warm_up)

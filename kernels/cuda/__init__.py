@@ -3,7 +3,7 @@
 Importing this package needs no GPU and no CuPy; making a :class:`CudaOperators` does.
 """
 
-from .device import CudaDevice, DeviceError, available
+from .device import CudaDevice, DeviceError, available, count, identity
 from .operators import CudaOperators
 
-__all__ = ["CudaDevice", "CudaOperators", "DeviceError", "available"]
+__all__ = ["CudaDevice", "CudaOperators", "DeviceError", "available", "count", "identity"]

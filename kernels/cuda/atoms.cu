@@ -62,29 +62,51 @@ extern "C" __global__ void permute_atoms(
   copy_atom(from, order ? (int)order[k] : k, to, k);
 }
 
-// Images of atom i within `halo` (fractions of the cell) outside of the cell: their number, and if
-// owners is not null also who and where, from place `first[i]` on.
+// Number of the box that holds each atom: as Partition.owners.  boundaries: the inner ones along each
+// lattice vector, one axis after the other.
+extern "C" __global__ void find_boxes(
+    int n, const Atom* atoms, const double* inverse, const int* grid, const double* boundaries, int* boxes) {
+  const int i = THREAD;
+  if (i >= n) return;
+  int box = 0;
+  for (int k = 0; k < 3; k++) {
+    const double f = atoms[i].x * inverse[k] + atoms[i].y * inverse[3 + k] + atoms[i].z * inverse[6 + k];
+    int c = 0;
+    while (c < grid[k] - 1 && boundaries[c] <= f) c++;
+    box = box * grid[k] + c;
+    boundaries += grid[k] - 1;
+  }
+  boxes[i] = box;
+}
+
+// Images of atom i, displaced by lattice vectors along periodic directions, inside `window` (lower and
+// upper corner, fractions): their number or, if owners is not null, who and where, as entries from
+// place + first[i] on.  Entry e is to be ghost with row of forces e + row at the process that gets it.
+// own: the window is around this process's box; then the atom itself does not count, and forces on its
+// images are added to its own row.
 extern "C" __global__ void find_images(
-    int n, const Atom* atoms, const int* types, const double* inverse, const int* periodic, const double* halo,
-    const int* first, int* number, int* owners, int* shifts) {
+    int n, const Atom* atoms, const int* types, const double* inverse, const int* periodic, const double* window,
+    int own, int* number, const int* first, int place, int row, int* owners, int* rows, int* shifts) {
   const int i = THREAD;
   if (i >= n) return;
   int low[3] = {0, 0, 0}, high[3] = {0, 0, 0}, found = 0;
   for (int k = 0; k < 3; k++) {
-    if (!periodic[k]) continue;
     const double f = atoms[i].x * inverse[k] + atoms[i].y * inverse[3 + k] + atoms[i].z * inverse[6 + k];
-    if (!(fabs(f) < 1e6)) continue;
-    low[k] = (int)ceil(-halo[k] - f), high[k] = (int)floor(1 + halo[k] - f);
+    if (!periodic[k]) {
+      if (f < window[k] || f > window[3 + k]) high[k] = -1;
+    } else if (fabs(f) < 1e6) {
+      low[k] = (int)ceil(window[k] - f), high[k] = (int)floor(window[3 + k] - f);
+    }
   }
   if (types[i] >= 0) {
     for (int a = low[0]; a <= high[0]; a++)
       for (int b = low[1]; b <= high[1]; b++)
         for (int c = low[2]; c <= high[2]; c++) {
-          if (a == 0 && b == 0 && c == 0) continue;
+          if (own && a == 0 && b == 0 && c == 0) continue;
           if (owners) {
-            const int g = first[i] + found;
-            owners[g] = i;
-            shifts[3 * g] = a, shifts[3 * g + 1] = b, shifts[3 * g + 2] = c;
+            const int e = place + first[i] + found;
+            owners[e] = i, rows[e] = own ? i : row + e;
+            shifts[3 * e] = a, shifts[3 * e + 1] = b, shifts[3 * e + 2] = c;
           }
           found++;
         }
@@ -92,19 +114,30 @@ extern "C" __global__ void find_images(
   if (!owners) number[i] = found;
 }
 
-// Ghosts follow their owners.  n_ghosts is in device memory, so that a recorded step stays valid.
+// Ghosts follow their owners: the first n_outgoing entries into what other processes get, the others
+// into atoms from `first` on.  Entries without an owner are spare room.
 extern "C" __global__ void place_ghosts(
-    int n_local, const int* n_ghosts, Atom* atoms, const int* owners, const int* shifts, const double* cell) {
-  const int g = THREAD;
-  if (g >= *n_ghosts) return;
-  const double a = shifts[3 * g], b = shifts[3 * g + 1], c = shifts[3 * g + 2];
-  const Atom owner = atoms[owners[g]];
+    int n, int n_outgoing, int first, Atom* atoms, Atom* outgoing, const int* owners, const int* rows,
+    const int* shifts, const double* cell) {
+  const int e = THREAD;
+  if (e >= n || owners[e] < 0) return;
+  const double a = shifts[3 * (size_t)e], b = shifts[3 * (size_t)e + 1], c = shifts[3 * (size_t)e + 2];
+  const Atom owner = atoms[owners[e]];
   Atom ghost;
   ghost.x = owner.x + (a * cell[0] + b * cell[3] + c * cell[6]);
   ghost.y = owner.y + (a * cell[1] + b * cell[4] + c * cell[7]);
   ghost.z = owner.z + (a * cell[2] + b * cell[5] + c * cell[8]);
-  ghost.owner = owner.owner;
-  atoms[n_local + g] = ghost;
+  ghost.owner = rows[e];
+  if (e < n_outgoing) outgoing[e] = ghost; else atoms[(size_t)first + e - n_outgoing] = ghost;
+}
+
+// Adds the forces on ghosts that other processes have computed to their owners; integers, so that the
+// order does not matter.
+extern "C" __global__ void add_returned(int n, const int* owners, const int64* returned, int64* forces) {
+  const int e = THREAD;
+  if (e >= n || owners[e] < 0) return;
+  for (int k = 0; k < 3; k++)
+    atomicAdd((uint64*)(forces + 4 * (size_t)owners[e] + k), (uint64)returned[4 * (size_t)e + k]);
 }
 
 // ---------------------------------------------------------------- neighbour list

@@ -5,6 +5,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 """
 
 import ctypes
+import platform
 from functools import cache, partial
 from importlib import resources
 
@@ -46,6 +47,22 @@ def available():
     except Exception as error:
         return f"the CUDA driver does not answer ({error}); nvidia-smi tells more"
     return None if count else "CuPy finds no GPU; nvidia-smi tells whether the driver sees one"
+
+
+def count():
+    """How many GPUs this process can use."""
+    if available():
+        return 0
+    import cupy
+
+    return cupy.cuda.runtime.getDeviceCount()
+
+
+def identity(index):
+    """Text that is the same for two processes if their GPUs number ``index`` are one."""
+    import cupy
+
+    return f"{platform.node()} {cupy.cuda.Device(index).pci_bus_id}"
 
 
 class Flag:
@@ -190,6 +207,8 @@ class CudaDevice:
         self.name = properties["name"].decode()
         self.capability = 10 * properties["major"] + properties["minor"]
         self.has_bf16 = self.capability >= 80
+        #: see :func:`identity`
+        self.identity = identity(index)
         self._recording, self._branches = cupy.cuda.Stream(non_blocking=True), []
         self._is_recording = False
         self._compiled = {}
@@ -224,9 +243,17 @@ class CudaDevice:
         copy.set(array)
         return copy
 
-    def download(self, array):
-        """A copy on the host."""
-        return array.get()
+    def download(self, array, out=None):
+        """A copy on the host, in ``out`` if it is given, once everything launched is done."""
+        return array.get(out=out)
+
+    def store(self, array, values):
+        """Copy ``values``, of the same shape and type, into an array on the device."""
+        array.set(values)
+
+    def host_array(self, n_bytes):
+        """Memory (n_bytes,) uint8 of the host that is quickly copied to and from the device."""
+        return np.frombuffer(self.xp.cuda.alloc_pinned_memory(max(n_bytes, 1)), np.uint8, n_bytes)
 
     def memory(self):
         """Bytes ``(free, total, held by this process)``."""

@@ -393,38 +393,51 @@ class CudaOperators:
         if self._key != key or any(a is not b for a, b in zip(self._arrays, arrays, strict=True)):
             self._key, self._arrays = key, arrays
             self._begin_steps(neighbors, forces, frame_parameters, atomic_parameters)
-        work, overflowed = self._work, 0
-        if self._version != neighbors.version:
+        work, overflowed, counted = self._work, 0, self._version != neighbors.version
+        if counted:
             self._version = neighbors.version
-            work.constants[...] = self._by_type[types[: len(work.forces)]]  # -1, ignored atoms, is the last
+            # -1, atoms that are ignored and room to spare, is the last
+            work.constants[...] = self._by_type[types[: len(neighbors.counts)]]
             total = int(work.overflowed[0])
             overflowed = -(-(total - self._seen_overflow) // max(self._evaluations, 1))
             self._seen_overflow, self._evaluations = total, 0
         if atomic_virials or forces is not work.forces:
             neighbors.follow()
-            return self._evaluate_beside(work, forces, atomic_virials)
+            return self._evaluate_beside(work, neighbors, forces, atomic_virials)
         self._evaluations += 1
-
-        def step():
-            neighbors.follow()
-            self.launch(work)
-
+        result = DeviceEvaluation(self, work, neighbors, overflowed, counted)
         if self._replay is None or self._recorded_scratch is not self._scratch:
             if self._replay is None and self._evaluations == 1:
-                step()  # once directly: compiles, and cuBLAS sets itself up; lists used once are not worth more
-                return DeviceEvaluation(self, work, overflowed)
+                # once directly: compiles, and cuBLAS and NCCL set themselves up; lists used once are not worth more
+                neighbors.follow()
+                self.launch(work)
+                neighbors.give_back()
+                return result
             self.prepare(work)
-            self._replay, self._recorded_scratch = self.device.record(step), self._scratch
+            self._replay, self._recorded_scratch = self._record(neighbors, work), self._scratch
         if not neighbors.is_ahead:
             self._replay()
         neighbors.is_ahead = False
         if self._few:
             neighbors.ahead = self._replay
-        return DeviceEvaluation(self, work, overflowed)
+        return result
+
+    def _record(self, neighbors, work):
+        """A function that evaluates these lists, and later ones in the same arrays, recorded as far as may be."""
+
+        def step(evaluate):
+            neighbors.follow()
+            evaluate()
+            neighbors.give_back()
+
+        launch = partial(self.launch, work)
+        if neighbors.recordable:
+            return self.device.record(partial(step, launch))
+        return partial(step, self.device.record(launch))
 
     def _begin_steps(self, neighbors, forces, frame_parameters, atomic_parameters):
         """Arrays for evaluations of these lists, which later ones use again."""
-        n, device = len(forces), self.device
+        n, device = len(neighbors.counts), self.device
         self._work = work = Work(
             atoms=self._arrays[0], rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
             type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
@@ -440,19 +453,19 @@ class CudaOperators:
         self._seen_overflow = self._evaluations = 0
         self._version = self._replay = self._recorded_scratch = None
 
-    def _evaluate_beside(self, work, forces, atomic_virials):
+    def _evaluate_beside(self, work, neighbors, forces, atomic_virials):
         """An evaluation for outputs: sums on the host, ``work`` as it was; ``forces`` are overwritten."""
-        device, n = self.device, len(forces)
-        of_atoms = device.empty((n, 9), np.int64) if atomic_virials else None
+        device, n = self.device, neighbors.n
+        of_atoms = device.empty((len(forces), 9), np.int64) if atomic_virials else None
         work = replace(
-            work, forces=forces, virials=device.zeros((n, 9), np.float64), atomic_virials=of_atoms,
+            work, forces=forces, virials=device.zeros((len(work.counts), 9), np.float64), atomic_virials=of_atoms,
             overflowed=device.zeros(1, np.int32),
         )  # fmt: skip
         self.launch(work)
         return Evaluation(
-            energies=self.sum_columns(work.energies, 1),
-            virials=self.sum_columns(work.virials, 9).reshape(1, 3, 3),
-            atomic_energies=device.download(work.energies),
+            energies=self.sum_columns(work.energies[:n], 1),
+            virials=self.sum_columns(work.virials[:n], 9).reshape(1, 3, 3),
+            atomic_energies=device.download(work.energies[:n]),
             atomic_virials=(device.download(of_atoms) / FIXED_SCALE).reshape(-1, 3, 3) if atomic_virials else None,
             overflowed=int(work.overflowed[0]),
         )
@@ -484,11 +497,12 @@ class CudaOperators:
         """Sums (columns,) of the columns of an array on the device, always in the same order."""
         return self._sums.sum("sum_columns", columns, len(values), columns, values)
 
-    def virial(self, work):
+    def virial(self, work, neighbors):
         """(3, 3) eV of the atoms of ``work``; evaluates them again if the last evaluation left it out."""
         if work.virials is None:
-            return self._evaluate_beside(work, self.device.empty(work.forces.shape, np.int64), False).virials[0]
-        return self.sum_columns(work.virials, 9).reshape(3, 3)
+            unused = self.device.empty(work.forces.shape, np.int64)
+            return self._evaluate_beside(work, neighbors, unused, False).virials[0]
+        return self.sum_columns(work.virials[: neighbors.n], 9).reshape(3, 3)
 
     # ------------------------------------------------------------------ evaluation of arrays on the host
 
@@ -574,25 +588,27 @@ class DeviceEvaluation:
     """Sums of an evaluation that stayed on the device, made when they are read.
 
     ``virials`` evaluates once more, for the present positions, unless the list asks for the virial every
-    time; ``overflowed`` is what was known at the last rebuild of the lists.
+    time; ``overflowed`` is what was known at the last rebuild of the lists, and ``counted`` tells that this
+    is the first evaluation since then.
     """
 
     atomic_virials = None
 
-    def __init__(self, operators, work, overflowed):
-        self._operators, self._work, self.overflowed = operators, work, overflowed
+    def __init__(self, operators, work, neighbors, overflowed, counted):
+        self._operators, self._work, self._neighbors = operators, work, neighbors
+        self.overflowed, self.counted = overflowed, counted
 
     @property
     def energies(self):
         """(1,) eV."""
-        return self._operators.sum_columns(self._work.energies, 1)
+        return self._operators.sum_columns(self._work.energies[: self._neighbors.n], 1)
 
     @property
     def virials(self):
         """(1, 3, 3) eV."""
-        return self._operators.virial(self._work)[None]
+        return self._operators.virial(self._work, self._neighbors)[None]
 
     @property
     def atomic_energies(self):
         """(centres,) eV, in the order of the atoms."""
-        return self._operators.device.download(self._work.energies)
+        return self._operators.device.download(self._work.energies[: self._neighbors.n])

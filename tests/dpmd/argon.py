@@ -1,4 +1,4 @@
-"""Liquid argon: 64 Lennard-Jones atoms, forces shifted to zero at the cutoff, on the host or on a GPU.
+"""Argon, a liquid or a crystal: Lennard-Jones atoms, forces shifted to zero at the cutoff, on the host or on a GPU.
 
 In place of a Deep Potential where long trajectories are needed.  Test modules get it as the fixture ``argon``.
 """
@@ -62,15 +62,15 @@ class ArgonOnDevice:
 
     overflowed = 0
 
-    def __init__(self, device):
-        self.device, self.kernels = device, device.compile((str(Path(__file__).with_suffix(".cu")),), {})
-        self.atomic_energies, self.atomic_virials = device.zeros(N, np.float64), device.zeros((N, 9), np.float64)
+    def __init__(self, device, n=N):
+        self.n, self.device, self.kernels = n, device, device.compile((str(Path(__file__).with_suffix(".cu")),), {})
+        self.atomic_energies, self.atomic_virials = device.zeros(n, np.float64), device.zeros((n, 9), np.float64)
 
     def evaluate(self, positions, types, neighbors, forces, **_):
         neighbors.follow()
         self.kernels.warps(
-            "argon", N, N, positions, neighbors.rows, neighbors.counts, neighbors.rows.shape[1], EPSILON, SIGMA, CUTOFF,
-            forces, self.atomic_energies, self.atomic_virials,
+            "argon", self.n, self.n, positions, neighbors.rows, neighbors.counts, neighbors.rows.shape[1], EPSILON,
+            SIGMA, CUTOFF, forces, self.atomic_energies, self.atomic_virials,
         )  # fmt: skip
         return self
 
@@ -83,26 +83,42 @@ class ArgonOnDevice:
         return self.device.download(self.atomic_virials).sum(axis=0).reshape(1, 3, 3)
 
 
-def liquid(kelvin, tilt=0.0):
-    """64 atoms in a cube of 14.6 Å, or a triclinic cell."""
-    edge = 14.6
-    cell = np.eye(3) * edge + np.array([[0, 0, 0], [tilt, 0, 0], [-tilt, tilt, 0]])
-    grid = (np.indices((4, 4, 4)).reshape(3, -1).T + 0.5) / 4
+def atoms(positions, cell, kelvin):
+    """A periodic system with velocities at ``kelvin``."""
+    n = len(positions)
     system = System(
-        ids=np.arange(1, N + 1), types=np.zeros(N, np.int32), masses=np.full(N, MASS), positions=grid @ cell,
-        velocities=np.zeros((N, 3)), cell=cell, periodic=np.ones(3, bool), type_names=("Ar",),
+        ids=np.arange(1, n + 1), types=np.zeros(n, np.int32), masses=np.full(n, MASS), positions=positions,
+        velocities=np.zeros((n, 3)), cell=cell, periodic=np.ones(3, bool), type_names=("Ar",),
     )  # fmt: skip
     ensembles.draw_velocities(system, kelvin, 7)
     return system
 
 
-def simulation(steps, device=None, tilt=0.0, **settings):
-    """A simulation on the host or a device; settings : those of ``[ensemble]`` that differ from BASE."""
+def liquid(kelvin, tilt=0.0):
+    """64 atoms in a cube of 14.6 Å, or a triclinic cell."""
+    edge = 14.6
+    cell = np.eye(3) * edge + np.array([[0, 0, 0], [tilt, 0, 0], [-tilt, tilt, 0]])
+    grid = (np.indices((4, 4, 4)).reshape(3, -1).T + 0.5) / 4
+    return atoms(grid @ cell, cell, kelvin)
+
+
+def crystal(kelvin, tilt=0.0):
+    """32 atoms, 2 x 2 x 2 face-centred cells: the cell keeps its shape when lengths and tilts are free."""
+    basis = np.array([(0, 0, 0), (0.5, 0.5, 0), (0.5, 0, 0.5), (0, 0.5, 0.5)])
+    corners = np.indices((2, 2, 2)).reshape(3, -1).T
+    edge = 10.7
+    return atoms(((corners[:, None] + basis).reshape(-1, 3) + 0.25) * edge / 2, np.eye(3) * edge, kelvin)
+
+
+def simulation(steps, device=None, tilt=0.0, structure=liquid, create=ensembles.create, **settings):
+    """A simulation on the host or a device; settings : those of ``[ensemble]`` that differ from BASE.
+
+    structure : function(kelvin, tilt); create : makes the ensemble, as :func:`dpmd.ensembles.create`.
+    """
     values = SimpleNamespace(**(BASE | settings))
-    system = liquid(values.temperature_K[0], tilt)
-    ensemble = ensembles.create(values, TIMESTEP, steps, 11)
+    system = structure(values.temperature_K[0], tilt)
+    ensemble = create(values, TIMESTEP, steps, 11)
     if device is None:
         return Simulation(system, Argon(), SerialDomain(CUTOFF, SKIN, 1), ensemble)
-    return Simulation(
-        DeviceSystem(system, device), ArgonOnDevice(device), DeviceDomain(CUTOFF, SKIN, 1, device), ensemble
-    )  # fmt: skip
+    domain = DeviceDomain(CUTOFF, SKIN, 1, device)
+    return Simulation(DeviceSystem(system, device), ArgonOnDevice(device, len(system)), domain, ensemble)

@@ -1,12 +1,13 @@
 """Thermostats and barostats sample their ensembles: checked by the package physical_validation.
 
-On liquid argon (see argon.py) in place of a Deep Potential, so that long trajectories cost minutes.  Run
+On argon (see argon.py) in place of a Deep Potential, so that long trajectories cost minutes.  Run
 with ``-m long``, on a GPU with ``-m "long and gpu"``; needs physical-validation.
 """
 
 import numpy as np
 import pytest
 
+from dpmd import ensembles, fixes
 from dpmd.units import BAR, BOLTZMANN
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -18,8 +19,25 @@ def device(request):
     return None if request.param == "cpu" else request.getfixturevalue("gpu")
 
 
+def with_fix(kind):
+    """Velocity Verlet and a thermostat beside it, as fixes of LAMMPS scripts are."""
+
+    def create(values, timestep, steps, seed):
+        thermostat = kind(timestep, ensembles.Ramp(*values.temperature_K), values.relaxation_time_ps, seed)
+        return fixes.Together(timestep, {"1": ensembles.VelocityVerlet(timestep), "2": thermostat})
+
+    return create
+
+
+#: {name: settings}
+THERMOSTATS = {name: {"thermostat": name} for name in ("csvr", "nose-hoover", "langevin")} | {
+    "fix temp/csvr": {"create": with_fix(fixes.StochasticRescaling)},
+    "fix langevin": {"create": with_fix(fixes.LangevinForce)},
+}
+
+
 def sample(argon, device, steps=40000, **settings):
-    """Observables {name: array} every 5 steps, after a fifth of the run."""
+    """Simulation, and observables {name: array} every 5 steps, after a fifth of the run."""
     simulation = argon.simulation(steps, device, **settings)
     simulation.run(steps // 5)
     rows, system = [], simulation.system
@@ -28,25 +46,25 @@ def sample(argon, device, steps=40000, **settings):
             simulation._step()
         rows.append((system.kinetic_energy, system.energy, system.volume))
     names = ("kinetic_energy", "potential_energy", "volume")
-    return simulation.ensemble, dict(zip(names, np.array(rows).T, strict=True))
+    return simulation, dict(zip(names, np.array(rows).T, strict=True))
 
 
-def as_data(pv, argon, ensemble, values, kelvin, bar=None):
+def as_data(pv, argon, simulation, values, kelvin, bar=None):
     units = pv.data.UnitData(
         kb=BOLTZMANN, energy_str="eV", energy_conversion=96.4853, length_str="A", length_conversion=0.1,
         volume_str="A^3", volume_conversion=1e-3, temperature_str="K", temperature_conversion=1.0, pressure_str="bar",
         pressure_conversion=1.0, time_str="ps", time_conversion=1.0,
     )  # fmt: skip
-    fixed = 3 if ensemble.degrees_of_freedom(argon.liquid(1.0)) < 3 * argon.N else 0
+    n = simulation.system.n_atoms
+    fixed = 3 * n - simulation.ensemble.degrees_of_freedom(simulation.system)
     state = {"volume": float(values["volume"][0])} if bar is None else {"pressure": bar}
     observed = {k: v for k, v in values.items() if k != "volume" or bar is not None}
     return pv.data.SimulationData(
         units=units, dt=argon.TIMESTEP,
         system=pv.data.SystemData(
-            natoms=argon.N, nconstraints=0, ndof_reduction_tra=fixed, ndof_reduction_rot=0,
-            mass=np.full(argon.N, argon.MASS),
+            natoms=n, nconstraints=0, ndof_reduction_tra=fixed, ndof_reduction_rot=0, mass=np.full(n, argon.MASS)
         ),
-        ensemble=pv.data.EnsembleData("NVT" if bar is None else "NPT", natoms=argon.N, temperature=kelvin, **state),
+        ensemble=pv.data.EnsembleData("NVT" if bar is None else "NPT", natoms=n, temperature=kelvin, **state),
         observables=pv.data.ObservableData(
             **observed, total_energy=values["kinetic_energy"] + values["potential_energy"]
         ),
@@ -58,32 +76,44 @@ def pv():
     return pytest.importorskip("physical_validation")
 
 
+def check(pv, data):
+    """Both samples' kinetic energies, and the ratio of their distributions, all in standard errors."""
+    for one in data:
+        # deviations of mean and width of the kinetic energy
+        assert max(np.abs(pv.kinetic_energy.distribution(one, strict=False, verbosity=0))) < 4
+    assert max(np.abs(pv.ensemble.check(*data, verbosity=0))) < 4
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("thermostat", ["csvr", "nose-hoover", "langevin"])
+@pytest.mark.parametrize("thermostat", THERMOSTATS)
 def test_constant_temperature(thermostat, device, argon, pv):
     data = []
     for kelvin in (115.0, 122.0):
-        ensemble, values = sample(argon, device, type="nvt", thermostat=thermostat, temperature_K=(kelvin,))
-        data.append(as_data(pv, argon, ensemble, values, kelvin))
-    for one in data:
-        # deviations of mean and width of the kinetic energy in standard errors
-        assert max(np.abs(pv.kinetic_energy.distribution(one, strict=False, verbosity=0))) < 4
-    assert max(np.abs(pv.ensemble.check(*data, verbosity=0))) < 4
+        sampled = sample(argon, device, type="nvt", temperature_K=(kelvin,), **THERMOSTATS[thermostat])
+        data.append(as_data(pv, argon, *sampled, kelvin))
+    check(pv, data)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("thermostat", ["csvr", "nose-hoover", "langevin"])
 def test_constant_pressure(thermostat, device, argon, pv):
+    """Volumes at two pressures are related by exp(-(P2 - P1) V / kT)."""
     data = []
     for bar in (1000.0, 1300.0):
-        ensemble, values = sample(
-            argon, device, type="npt", thermostat=thermostat, temperature_K=(115.0,), pressure_bar=(bar,)
-        )  # fmt: skip
-        data.append(as_data(pv, argon, ensemble, values, 115.0, bar))
-    for one in data:
-        assert max(np.abs(pv.kinetic_energy.distribution(one, strict=False, verbosity=0))) < 4
-    # the two volume distributions are related by exp(-(P2 - P1) V / kT): slope fitted, in standard errors
-    assert max(np.abs(pv.ensemble.check(*data, verbosity=0))) < 4
+        settings = dict(type="npt", thermostat=thermostat, temperature_K=(115.0,), pressure_bar=(bar,))
+        data.append(as_data(pv, argon, *sample(argon, device, **settings), 115.0, bar))
+    check(pv, data)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("coupling", ["aniso", "tri"])
+def test_constant_pressure_of_a_crystal(coupling, device, argon, pv):
+    data = []
+    for bar in (1000.0, 1800.0):
+        settings = dict(type="npt", thermostat="nose-hoover", temperature_K=(50.0,), pressure_bar=(bar,))
+        sampled = sample(argon, device, structure=argon.crystal, coupling=coupling, **settings)
+        data.append(as_data(pv, argon, *sampled, 50.0, bar))
+    check(pv, data)
 
 
 def test_volume_of_an_ideal_pressure(device, argon):

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import re
 import subprocess
 import time
@@ -59,7 +60,7 @@ class Stopwatch:
 class EmulatedDevice:
     """See :class:`dpmd.kernels.cuda.CudaDevice`.  folder : for compiled kernels."""
 
-    name, has_bf16, xp, index = "emulation on a CPU", True, np, 0
+    name, has_bf16, xp, index, identity = "emulation on a CPU", True, np, 0, "the only one"
     memory_errors = ()
 
     def __init__(self, folder):
@@ -76,8 +77,17 @@ class EmulatedDevice:
     def upload(self, array):
         return np.array(array, order="C")
 
-    def download(self, array):
-        return array.copy()
+    def download(self, array, out=None):
+        if out is None:
+            return array.copy()
+        out[...] = array
+        return out
+
+    def store(self, array, values):
+        array[...] = values
+
+    def host_array(self, n_bytes):
+        return np.empty(n_bytes, np.uint8)
 
     def memory(self):
         return 2**33, 2**34, 0
@@ -110,10 +120,12 @@ class EmulatedDevice:
         key = hashlib.sha256("\n".join([code, *options]).encode()).hexdigest()[:16]
         library = self.folder / f"{key}.so"
         if not library.exists():
-            file = self.folder / f"{key}.cpp"
+            file = self.folder / f"{key}.{os.getpid()}.cpp"
             file.write_text(code, encoding="utf-8")
-            command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", *options, str(file), "-o", str(library)]
+            made = file.with_suffix(".so")
+            command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", *options, str(file), "-o", str(made)]
             subprocess.run(command, check=True)
+            made.replace(library)  # several ranks may compile the same
         return _Kernels(ctypes.CDLL(str(library)))
 
     def record(self, function):

@@ -10,7 +10,7 @@ import pytest
 
 from dpmd.errors import InputError, RunError
 from dpmd.lammps.datafile import read_data
-from dpmd.lammps.interpreter import Interpreter, unsupported
+from dpmd.lammps.interpreter import Interpreter, mistakes, unsupported
 from dpmd.lammps.language import split_lines
 from dpmd.lammps.log import ScriptLog
 from dpmd.lammps.session import Session
@@ -164,17 +164,25 @@ def _alarm(*_):
 
 
 def attempt(text):
-    """Run a script's text; only the two kinds of errors that users see may come."""
+    """Run a script's text; only the two kinds of errors that users see may come.
+
+    What goes through without an error must have been found faultless before.
+    """
     session = Session(OPTIONS, ScriptLog(None, None))
     message = "none"
     try:
+        Path("in.fuzz").write_text(text, encoding="utf-8")
         lines = split_lines(text, "in.fuzz")
+        before = set(Path().iterdir())
+        found = mistakes("in.fuzz", OPTIONS)
+        assert set(Path().iterdir()) == before
         if not unsupported(lines):
             Interpreter(session).run(lines)
+            assert not found
     except (InputError, RunError) as error:
         message = str(error)
     except Exception as error:
-        if type(error).__name__ != "_Quit":
+        if type(error).__name__ != "Quit":
             raise
     finally:
         session.close_files()

@@ -83,6 +83,30 @@ def deviation(make, committee, name):
     return simulation, [np.loadtxt(path)] if processes.root else []
 
 
+def reductions(make):
+    """No sums and maxima over ranks at a step but those that it needs."""
+    # nve: whether to rebuild lists, and whether all is well
+    needed = {"nve": 2, "langevin": 3, "csvr": 3, "nose-hoover": 4, "npt": 7}
+    for kind, most in needed.items():
+        options = {} if kind == "nve" else {"ensemble": "nvt", "thermostat": kind, **WARM}
+        if kind == "npt":  # a slow cell, so that not every step builds lists
+            options |= {"ensemble": "npt", "thermostat": "nose-hoover", "coupling": "tri", "pressure_bar": 1.0}
+        simulation = make(**options)
+        processes, calls, seen = simulation.system.processes, [], []
+        for name in ("sum", "largest"):
+            wanted = getattr(processes, name)
+            setattr(processes, name, lambda value, wanted=wanted, calls=calls: calls.append(1) or wanted(value))
+        simulation.every(1, lambda s, calls=calls, seen=seen: seen.append((len(calls), s.domain.rebuilds)))
+        simulation.run(10)
+        later = seen[1:]  # the first step may sum what is there before it
+        quiet = [b[0] - a[0] for a, b in zip(later, later[1:], strict=False) if a[1] == b[1]]
+        assert quiet, "lists were built at every step"
+        assert max(quiet) <= most, f"{kind}: {max(quiet)} reductions in a step, {most} needed"
+        for name in ("sum", "largest"):
+            delattr(processes, name)
+    return simulation, []
+
+
 def per_atom(make):
     simulation = make()
     simulation.run(3)
@@ -110,6 +134,7 @@ def main(model, other, structure):
     }
     situations |= {name: (minimised, shaken, arguments) for name, arguments in MINIMISERS.items()}
     situations |= {"model deviation": (deviation, atoms, (committee, "devi")), "per atom": (per_atom, shaken, ())}
+    situations["reductions"] = (reductions, atoms, ())
     failed = []
     for k, (name, (function, start, arguments)) in enumerate(situations.items()):
         processes = Processes(world, (1, 2, None)[k % 3])

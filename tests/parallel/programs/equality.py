@@ -2,8 +2,8 @@
 
     mpiexec -n N python equality.py WATER_MODEL COPPER_MODEL WATER_STRUCTURE COPPER_STRUCTURE
 
-Prints a line per system and decomposition; ends with an error if any differs by more than 1e-10 or if evaluation
-while messages travel changes a bit.
+Prints a line per system and decomposition; ends with an error if any differs by more than 1e-10, if evaluation
+while messages travel changes a bit, or if rounded halos differ by more than they say.
 """
 
 import sys
@@ -97,6 +97,33 @@ def overlap_changes_nothing(potential, whole, processes):
     return early
 
 
+def rounded_halo(potential, whole, processes):
+    """Largest errors of ghosts (Å) and forces (eV/Å) of float32 offsets against float64."""
+    results, moved = {}, []
+    for precision in node_domain.HALO_PRECISIONS:
+        system = whole.with_atoms(whole.records()[: None if processes.root else 0], processes)
+        domain = NodeDomain(
+            processes, potential.model.cutoff, 0.5, potential.model.n_types, halo_precision=precision
+        )  # fmt: skip
+        forces = evaluate(potential, domain, system)[1]
+        results[precision] = domain.positions.copy(), forces, domain.halo_error
+        domain.reset_counters()
+        domain.update(system)
+        domain.fold(domain.forces)
+        moved.append(domain.statistics()["bytes_per_step"])
+        domain.free()
+    double, single = results["double"], results["single"]
+    error = processes.largest(np.abs(single[0] - double[0]).max(initial=0.0))
+    assert double[2] == 0
+    assert moved[1] / moved[0] == (12 + 24) / (24 + 24)  # positions and forces
+    assert 0 < error < single[2] < 4e-8
+    if processes.root:
+        of_forces = np.abs(single[1] - double[1]).max()
+        assert 0 < of_forces < 1e-6
+        return float(error), float(of_forces)
+    return None
+
+
 def main(water_model, copper_model, water, copper):
     world = MPI.COMM_WORLD
     potentials = [Potential(path, precision="double", threads=1, skin=0.5) for path in (water_model, copper_model)]
@@ -129,8 +156,9 @@ def main(water_model, copper_model, water, copper):
             if name == LONG and kind is NodeDomain and processes.n_nodes > 1:
                 early = overlap_changes_nothing(potential, whole, processes)
                 assert early[1] > 0 or processes.n_nodes > 4, early
+                rounded = rounded_halo(potential, whole, processes) if ranks_per_node == 2 else None
                 if processes.root:
-                    print(f"  early atoms per rank {early}")
+                    print(f"  early atoms per rank {early}; errors of rounded halos {rounded}")
     assert isinstance(whole.processes, OneProcess)
     if not world.bcast(worst) <= LIMIT:
         sys.exit(f"relative error {worst:.1e} > {LIMIT}" if world.rank == 0 else 1)

@@ -19,7 +19,7 @@ ase.parallel.world.comm = ase.parallel.DummyMPI()
 def main(decomposition, *folders):
     options = SimpleNamespace(
         device="cpu", precision="double", threads=1, no_tabulate=False, no_low_rank=False, rank=None,
-        max_displacement=1.0, check=False, decomposition=decomposition, balance="atoms",
+        max_displacement=1.0, check=False, decomposition=decomposition, balance="atoms", halo_precision="double",
     )  # fmt: skip
     processes = Processes(MPI.COMM_WORLD, 1 if decomposition == "rank" else None)
     for folder in folders:

@@ -1,0 +1,40 @@
+"""Minima of displaced copper atoms, compared with those of LAMMPS (tests/data/lammps/copper_minimize.json)."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT / "tests/data/lammps"
+CASES = json.loads((DATA / "copper_minimize.json").read_text())["cases"]
+#: eV/Å^3 per bar, as LAMMPS has it
+BAR = 1 / 1.6021765e6
+#: the others take longer than their worth at every run of the tests
+QUICK = ("cg", "box/relax iso 1000", "box/relax tri 1000")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.long]) for n in CASES])
+def test_same_minimum_as_lammps(name, script):
+    theirs = CASES[name]
+    text = (DATA / "copper_minimize.in").read_text() + "\n".join(theirs["commands"])
+    log = script(text, model=ROOT / "examples/copper/copper.dp")
+    table = re.search(r"^ *Step .*?(?=^Loop time)", log, re.M | re.S)[0].splitlines()
+    first, ours = (dict(zip(table[0].split(), map(float, row.split()), strict=True)) for row in (table[1], table[-1]))
+    n, pressure = 256, float(name.split()[-1]) if "relax" in name else 0.0
+    assert "Stopping criterion = force tolerance" in log
+    # the same displaced atoms to start with
+    assert first["PotEng"] == pytest.approx(theirs["first"], abs=1e-9 * n)
+    assert ours["PotEng"] == pytest.approx(theirs["PotEng"], abs=1e-8 * n)
+    # where LAMMPS ran out of iterations ours is a little lower
+    enthalpy, expected = (values["PotEng"] + pressure * BAR * values["Volume"] for values in (ours, theirs))
+    assert expected - 3e-9 * n < enthalpy < expected + 3e-10 * n
+    if "relax" in name:
+        diagonal, shear = ("Pxx", "Pyy", "Pzz"), ("Pxy", "Pxz", "Pyz")
+        assert np.allclose([ours[k] for k in diagonal], pressure, rtol=0, atol=0.02)
+        assert np.allclose([ours[k] for k in shear], 0, rtol=0, atol=0.02)
+        assert ours["Volume"] == pytest.approx(theirs["Volume"], rel=3e-6)
+    else:
+        assert ours["Pxx"] == pytest.approx(theirs["Pxx"], abs=0.01)
