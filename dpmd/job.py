@@ -355,8 +355,9 @@ class Job:
             f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
             f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
         )
-        if domain.halo_error:
-            log(f"              positions from other boxes travel as float32, off by {domain.halo_error:.1e} Å at most")
+        error = counts.get("halo_error_A", 0.0)
+        if error:
+            log(f"              positions from other boxes travel as float32, off by {error:.1e} Å at most")
 
     @staticmethod
     def _describe_cell(system):
@@ -526,6 +527,8 @@ class Job:
             if self.processes.size > 1:
                 ranks, advice = on_device.ranks_text()
                 log(f"  GPUs        {ranks}")
+                if s.run.halo_precision != "double":
+                    log.warning("positions travel between GPUs in float64: halo_precision is for ranks on CPUs")
                 if advice:
                     log.warning(advice)
         begin = time.perf_counter()

@@ -213,8 +213,8 @@ SECTIONS = (
                 choices=("atoms", "work", "measured"), command_line=True,
             ),
             Option(
-                "halo_precision", str, "double", "with MPI, positions that travel to other nodes: double; single: as "
-                "float32 offsets, half the bytes and an error below 1e-7 of the skin",
+                "halo_precision", str, "double", "with MPI on CPUs, positions that travel to other nodes: double; "
+                "single: as float32 offsets, half the bytes and an error below 1e-7 of the skin",
                 choices=("double", "single"), command_line=True,
             ),
             Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),

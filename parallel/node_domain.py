@@ -411,7 +411,7 @@ class DistributedDomain:
         messages_per_step, bytes_per_step : positions and forces, between boxes, all boxes
         together; atoms_per_rank, atoms_per_node, ghosts_per_node : (least, mean, most);
         early_per_rank : atoms that may be evaluated while messages travel, of those the same;
-        imbalance : most over mean atoms per rank.
+        imbalance : most over mean atoms per rank; halo_error_A : see :attr:`halo_error`.
         """
         p, first = self.processes, self._node.rank == 0
         steps = max(self.exchanges, 1)
@@ -431,7 +431,7 @@ class DistributedDomain:
             "early_per_rank": spread(0 if late is None else int((~late).sum()), True, p.size),
             "atoms_per_node": spread(self._n_node, first, p.n_nodes),
             "ghosts_per_node": spread(self._n_ghosts, first, p.n_nodes),
-            "imbalance": atoms[2] / max(atoms[1], 1e-300),
+            "imbalance": atoms[2] / max(atoms[1], 1e-300), "halo_error_A": self.halo_error,
         }  # fmt: skip
 
 
