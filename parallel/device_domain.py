@@ -202,7 +202,7 @@ class DeviceDomain:
             "find_boxes", n, n, system.atoms, self._inverse, device.upload(np.array(grid, np.int32)),
             device.upload(np.concatenate([*inner, [0.0]])), boxes,
         )  # fmt: skip
-        leaving = device.xp.flatnonzero(boxes != p.rank) if n else np.zeros(0, np.int64)
+        leaving = device.xp.flatnonzero(boxes != p.rank) if n else device.zeros(0, np.int64)
         records, owners = system.take_out(leaving), device.download(boxes[leaving])
         arrived = deliver(p.world, {int(r): records[owners == r] for r in np.unique(owners)}, records.dtype)
         if len(arrived):

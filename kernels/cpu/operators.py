@@ -41,8 +41,9 @@ class Tiling:
 
 
 _types = {"double": np.float64, "mixed": np.float32, "half": np.float32}
-#: pieces in which centres are evaluated while messages travel: the third look finds them arrived, whichever
-#: of the two sides was first, since large ones take a request, a reply and the data
+#: pieces in which centres are evaluated while messages travel, with a look at these before each: large ones
+#: take a request, a reply and the data, so the third look finds them arrived.  (Halos of 72 kB between two
+#: ranks had always arrived when they were needed; without looks never, and the wait was longer than at once.)
 _PIECES = 4
 #: whose low-rank bases a mode uses
 _bases = {"double": "double", "mixed": "mixed", "half": "mixed"}

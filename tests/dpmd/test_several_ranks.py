@@ -16,4 +16,4 @@ def test_the_same_as_one_process(n, mpi_run, find_model, small_water, tmp_path, 
     ase.io.write("start.extxyz", small_water)
     code, text = mpi_run(n, PROGRAM, find_model("water_md0.dp"), find_model("water_md1.pb"), "start.extxyz")
     assert code == 0, text
-    assert text.count("volume") == 15
+    assert text.count("volume") == 17

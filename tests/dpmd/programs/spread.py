@@ -135,6 +135,10 @@ def main(model, other, structure):
     situations |= {name: (minimised, shaken, arguments) for name, arguments in MINIMISERS.items()}
     situations |= {"model deviation": (deviation, atoms, (committee, "devi")), "per atom": (per_atom, shaken, ())}
     situations["reductions"] = (reductions, atoms, ())
+    few = shaken[: max(world.size - 1, 2)]
+    few.set_cell(12 * np.eye(3))
+    situations["npt with empty ranks"] = (dynamics, few, (ENSEMBLES["npt aniso"], 10))
+    situations["cg with empty ranks"] = (minimised, few, ("cg", ()))
     failed = []
     for k, (name, (function, start, arguments)) in enumerate(situations.items()):
         processes = Processes(world, (1, 2, None)[k % 3])
