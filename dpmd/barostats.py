@@ -26,14 +26,15 @@ class Coupling:
     targets : {component 0..5: Ramp of the pressure}, bar (or the unit of the constants);
     times : {component: relaxation time, ps}; together : groups of the first three that share
     their mean pressure, e.g. ``((0, 1, 2),)`` for an isotropic cell.
-    hydrostatic : only the mean of the targets counts (as for iso, aniso and tri).
+    hydrostatic : only the mean of the targets counts (as for iso, aniso and tri); scaled_tilts : components
+    that grow with the edge whose tilt they are.
     """
 
     targets: dict[int, Ramp]
     times: dict[int, float]
     together: tuple[tuple[int, ...], ...] = ()
     hydrostatic: bool = True
-    scale_tilts: bool = True
+    scaled_tilts: tuple[int, ...] = (3, 4, 5)
     extra: dict = field(default_factory=dict)
 
     @property
@@ -51,7 +52,7 @@ class Coupling:
         shear = {k: Ramp(0.0) for k in components if k > 2}
         return cls(
             {k: target for k in components if k < 3} | shear, dict.fromkeys(components, time),
-            ((0, 1, 2),) if kind == "iso" else (), scale_tilts=kind != "tri",
+            ((0, 1, 2),) if kind == "iso" else (), scaled_tilts=() if kind == "tri" else (3, 4, 5),
         )  # fmt: skip
 
     def check(self, system):
@@ -244,8 +245,10 @@ class NoseHooverBarostat(NoseHooverChain):
 
         if self.coupling.tilting:
             xy, xz, yz = tilts(xy, xz, yz)
-        if self.coupling.scale_tilts:
-            xy, xz, yz = xy * growth[1], xz * growth[2], yz * growth[2]
+        scaled = self.coupling.scaled_tilts
+        xy, xz, yz = (
+            value * growth[COLUMN[k]] if k in scaled else value for k, value in ((5, xy), (4, xz), (3, yz))
+        )  # fmt: skip
         if self.coupling.tilting:
             xy, xz, yz = tilts(xy, xz, yz)
         new = np.array(

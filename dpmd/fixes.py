@@ -301,7 +301,8 @@ class AddForce(GroupFix):
     def after_forces(self, system):
         chosen = self.chosen(system)
         self.vector = system.sum(system.forces[chosen].sum(axis=0))
-        self.scalar = -float(system.sum((system.unwrapped_positions[chosen] @ self.values).sum()))
+        x = system.unwrapped_positions[chosen] + system.origin
+        self.scalar = -float(system.sum((x @ self.values).sum()))
         system.forces[chosen] += self.values
 
 
@@ -406,8 +407,9 @@ class Deform(Fix):
     """Changes the cell in time; the atoms follow (or not).
 
     rules : {component 0..5 (xx yy zz yz xz xy): function(elapsed ps, fraction of the run, first
-    value) -> value Å}; every : steps; carry : whether atoms keep their fractions of the cell.
-    Lengths change about the middle.
+    value, first length of the edge or, for a tilt, of the edge that is tilted) -> value Å};
+    every : steps; carry : whether atoms keep their fractions of the cell.
+    Lengths change about the middle.  Runs of one span go on from the same first cell.
     """
 
     name = "cell deformed"
@@ -418,7 +420,8 @@ class Deform(Fix):
         self.first, self.steps, self.begin = 0, 0, None
 
     def span(self, first, last):
-        self.first, self.steps, self.begin = first, last - first, None
+        if (first, last - first) != (self.first, self.steps):
+            self.first, self.steps, self.begin = first, last - first, None
 
     def start(self, system, restarted=False):
         if self.begin is None:
@@ -432,7 +435,7 @@ class Deform(Fix):
         cell, (first_cell, first_origin) = system.cell.copy(), self.begin
         for k, rule in self.rules.items():
             row, column = ((0, 0), (1, 1), (2, 2), (2, 1), (2, 0), (1, 0))[k]
-            cell[row, column] = rule(elapsed, fraction, first_cell[row, column])
+            cell[row, column] = rule(elapsed, fraction, first_cell[row, column], first_cell[row, row])
             if k < 3:
                 system.origin[k] = first_origin[k] - (cell[k, k] - first_cell[k, k]) / 2
         if self.carry:

@@ -87,7 +87,6 @@ def nose_hoover(style):
     def make(session, group, words):
         values = {}
         targets, times, together, hydrostatic = {}, {}, (), True
-        shear_free = False
         for name, given in keywords(words, NOSE_HOOVER_KEYWORDS, style):
             if name in _REFUSED:
                 raise ScriptError(f"fix {style}: {name} is not supported ({_REFUSED[name]})")
@@ -100,7 +99,6 @@ def nose_hoover(style):
                     for k in range(3):
                         targets[k], times[k] = Ramp(start, stop), time
                     if name == "tri":
-                        shear_free = True
                         for k in range(3, 6):
                             targets[k], times[k] = Ramp(0.0), time
                 else:
@@ -142,12 +140,13 @@ def nose_hoover(style):
             raise ScriptError(
                 f"fix {style}: tilts can only change in a triclinic box; use 'change_box all triclinic' first"
             )
-        scale_tilts = not shear_free and all(
-            _yes(values[n][0], n) for n in ("scalexy", "scaleyz", "scalexz") if n in values
-        )
+        scaled_tilts = tuple(
+            k for k, n in ((3, "scaleyz"), (4, "scalexz"), (5, "scalexy"))
+            if k not in targets and _yes(values.get(n, ["yes"])[0], n)
+        )  # fmt: skip
         fixed = values.get("fixedpoint")
         return NoseHooverBarostat(
-            session.timestep_ps, Coupling(targets, times, together, hydrostatic, scale_tilts), target, time or 0.1,
+            session.timestep_ps, Coupling(targets, times, together, hydrostatic, scaled_tilts), target, time or 0.1,
             chain, pressure_chain, drag, cycles, _whole(values.get("ploop", ["1"])[0], "ploop", 1, 100),
             _yes(values.get("mtk", ["yes"])[0], "mtk"),
             np.array([_number(w, "fixedpoint") for w in fixed]) if fixed else None,
@@ -343,7 +342,7 @@ def deform(session, group, words):
             )
         values = [_number(w, f"fix deform {name} {kind}") for w in rest[: count[kind]]]
         rest = rest[count[kind] :]
-        rules[k] = _deform_rule(kind, values, k, per_ps, session)
+        rules[k] = _deform_rule(kind, values, k, per_ps)
     if not rules:
         raise ScriptError("fix deform: nothing to change is given")
     if any(k > 2 for k in rules) and not session.triclinic:
@@ -351,24 +350,22 @@ def deform(session, group, words):
     return fixes.Deform(session.timestep_ps, every, rules, carry)
 
 
-def _deform_rule(kind, values, k, per_ps, session):
-    """Function of (elapsed ps, fraction of the run, first value) for one component."""
-    size = float(session.system.cell[(1, 2, 2)[5 - k] if k > 2 else k, k if k < 3 else (0, 0, 1)[5 - k]])
-    across = float(session.system.cell[{5: (1, 1), 4: (2, 2), 3: (2, 2)}[k]]) if k > 2 else size
+def _deform_rule(kind, values, k, per_ps):
+    """Function of (elapsed ps, fraction of the run, first value, first edge) for one component."""
+    rate = values[0] * per_ps
     if kind == "final":
         end = values[1] - values[0] if k < 3 else values[0]
-        return lambda t, f, first: first + f * (end - first)
+        return lambda t, f, first, edge: first + f * (end - first)
     if kind == "delta":
         change = values[1] - values[0] if k < 3 else values[0]
-        return lambda t, f, first: first + f * change
+        return lambda t, f, first, edge: first + f * change
     if kind == "scale":
-        return lambda t, f, first: first * (1 + f * (values[0] - 1))
-    rate = values[0] * per_ps
+        return lambda t, f, first, edge: first * (1 + f * (values[0] - 1))
     if kind == "vel":
-        return lambda t, f, first: first + t * rate
+        return lambda t, f, first, edge: first + t * rate
     if kind == "erate":
-        return lambda t, f, first: first + t * rate * across
-    return lambda t, f, first: first * math.exp(t * rate)
+        return lambda t, f, first, edge: first + t * rate * edge
+    return lambda t, f, first, edge: first * math.exp(t * rate)
 
 
 def box_relax(session, group, words):

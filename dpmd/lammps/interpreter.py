@@ -330,6 +330,13 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
     """
     processes = processes or OneProcess()
     root = processes.root
+    if processes.size > 1 and options.device.startswith("cuda"):
+        error = InputError(
+            f"device {options.device!r}: LAMMPS scripts on several ranks use CPUs only; start md-run without the MPI "
+            "launcher to use a GPU"
+        )
+        error.everywhere = True
+        raise error
     lines = processes.on_root(lambda: _faultless_lines(path, options, variables))
     if options.check:
         if root:

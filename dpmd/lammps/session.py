@@ -31,10 +31,6 @@ def load_potential(path, options, skin, processes):
     """A Potential, the same one again while its file has not changed: scripts with ``clear`` and loops reuse it."""
     path, device, threads = Path(path), options.device, options.threads
     if processes.size > 1:
-        if device.startswith("cuda"):
-            raise ScriptError(
-                "LAMMPS scripts on several ranks use CPUs only; start md-run without the MPI launcher to use a GPU"
-            )
         device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
         key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())

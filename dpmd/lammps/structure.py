@@ -107,6 +107,19 @@ def _wrap(system):
     system.images[moved] += turns[moved].astype(np.int32)
 
 
+def _through_fractions(system):
+    """Round positions as LAMMPS does in triclinic boxes, whose atoms it keeps as fractions while it reads them.
+
+    Random velocities of ``loop geom`` depend on the last bit.
+    """
+    (a, _, _), (xy, b, _), (xz, yz, c) = system.cell
+    x, y, z = system.positions.T
+    u = 1.0 / a * x + -xy / (a * b) * y + (yz * xy - b * xz) / (a * b * c) * z
+    v = 1.0 / b * y + -yz / (b * c) * z
+    w = 1.0 / c * z
+    system.positions = np.stack([a * u + xy * v + xz * w, b * v + yz * w, c * w], axis=1)
+
+
 def _fit_faces(session, first=False):
     """Let faces s and m follow the atoms, which may have come or moved."""
     schedule = Schedule(None, session.faces, session.first_low, session.first_length, 1, 0, True, on_lost="ignore")
@@ -131,6 +144,8 @@ def _check_faces(session):
                 f"{'xyz'[axis]}, which is fixed; use boundary s there or a larger box"
             )
     _wrap(system)
+    if session.triclinic:
+        _through_fractions(system)
     _fit_faces(session, first=True)
 
 
@@ -682,7 +697,7 @@ def velocity(session, words):
     )  # fmt: skip
     mask = slice(None) if named is None else named.mask(system)
     n = system.n_atoms if named is None else named.n_atoms(system)
-    out = session.units.velocity
+    out, add = session.units.velocity, options.get("sum", ["no"])[0] == "yes"
     if style == "create":
         _create_velocities(session, system, named, mask, n, rest, options)
     elif style == "scale":
@@ -695,7 +710,6 @@ def velocity(session, words):
         for axis, word in enumerate(rest[:3]):
             if word != "NULL":
                 value = session.number(word, "velocity set") / out
-                add = options.get("sum", ["no"])[0] == "yes"
                 system.velocities[mask, axis] = value + (system.velocities[mask, axis] if add else 0.0)
     else:
         axis, along = "xyz".find(rest[0][-1]), "xyz".find(rest[3])
@@ -707,7 +721,8 @@ def velocity(session, words):
         if c == d:
             raise ScriptError("velocity ramp: CLO and CHI are the same")
         x = system.positions[mask, along] + system.origin[along]
-        system.velocities[mask, axis] = a + np.clip((x - c) / (d - c), 0, 1) * (b - a)
+        value = a + np.clip((x - c) / (d - c), 0, 1) * (b - a)
+        system.velocities[mask, axis] = value + (system.velocities[mask, axis] if add else 0.0)
     session.changed()
 
 

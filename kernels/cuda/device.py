@@ -5,6 +5,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 """
 
 import ctypes
+import os
 import platform
 from functools import cache, partial
 from importlib import resources
@@ -88,6 +89,29 @@ class Flag:
         """Wait for the kernels launched before :meth:`mark`, then return the value."""
         self._wait()
         return int(self._value[0])
+
+
+class Connection:
+    """NCCL between the GPUs of ``size`` processes, of which this is number ``rank``; all make one together.
+
+    key : of :meth:`CudaDevice.connection_key`, the same for all; stream : function that returns the present one.
+    """
+
+    def __init__(self, nccl, size, key, rank, stream):
+        self._nccl, self._stream = nccl, stream
+        self._communicator = nccl.NcclCommunicator(size, key, rank)
+        version = nccl.get_version()
+        self.description = f"by NCCL {version // 10000}.{version // 100 % 100}"
+
+    def exchange(self, outgoing, incoming):
+        """Send and receive arrays, lists of (rank, array), as one group; what follows on the stream waits for it."""
+        nccl, stream = self._nccl, self._stream().ptr
+        nccl.groupStart()
+        for rank, array in incoming:
+            self._communicator.recv(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, rank, stream)
+        for rank, array in outgoing:
+            self._communicator.send(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, rank, stream)
+        nccl.groupEnd()
 
 
 def _argument(value):
@@ -253,6 +277,28 @@ class CudaDevice:
             return event.synchronize
 
         return Flag(memory, memory.ptr, mark)
+
+    # ------------------------------------------------------------------ other GPUs
+
+    def connection_problem(self):
+        """Why NCCL cannot be used, or an empty text."""
+        # multicast is of no use to messages between two, and its set-up takes memory and permissions
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        try:
+            from cupy.cuda import nccl
+
+            nccl.get_version()
+        except Exception as error:  # a missing library, a CuPy made without it
+            return f"no NCCL ({error}); pip install nvidia-nccl-cu13 or -cu12"
+        return ""
+
+    def connection_key(self):
+        """What one process has to tell the others before all :meth:`connect`."""
+        return self.xp.cuda.nccl.get_unique_id()
+
+    def connect(self, size, key, rank):
+        """A :class:`Connection` to the other processes."""
+        return Connection(self.xp.cuda.nccl, size, key, rank, self.xp.cuda.get_current_stream)
 
     # ------------------------------------------------------------------ work
 

@@ -166,11 +166,14 @@ def test_all_files_are_those_of_one_process(n, decomposition, mpi_run, script_op
         assert (np.abs(found - expected) / scale).max(initial=0.0) < 2e-6, name
 
 
-def test_errors_are_reported_once_with_their_line(mpi_run, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "message"), [((), "in.script:2"), (("--device", "cuda"), "several ranks use CPUs only")]
+)
+def test_errors_are_reported_once(options, message, mpi_run, tmp_path):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
     (tmp_path / "in.script").write_text("units metal\nread_data missing.lmp\n")
     program = Path(__file__).parents[1] / "programs" / "md_run_ranks.py"
-    code, text = mpi_run(2, program, "in.script", "-log", "none", cwd=tmp_path)
+    code, text = mpi_run(2, program, "in.script", "-log", "none", *options, cwd=tmp_path)
     assert code == 2, text
     assert text.count("ERROR:") == 1
-    assert "in.script:2" in text
+    assert message in text
