@@ -347,10 +347,8 @@ class Job:
             least, mean, most = counts[key]
             return f"{least:.0f} / {mean:.1f} / {most:.0f}"
 
-        log(
-            f"  shares      {domain.processes.n_nodes} boxes, grid {' x '.join(map(str, counts['node_grid']))}; "
-            "least / mean / most:"
-        )
+        boxes = "1 box" if domain.processes.n_nodes == 1 else f"{domain.processes.n_nodes} boxes"
+        log(f"  shares      {boxes}, grid {' x '.join(map(str, counts['node_grid']))}; least / mean / most:")
         log(
             f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
             f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
