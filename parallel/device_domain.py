@@ -47,6 +47,7 @@ class DeviceNeighbors:
     generation : changes when arrays have moved, so that recorded steps are void; version : with every build;
     follow : moves the ghosts, to be called before every evaluation, and give_back, to be called after it,
     brings the forces on them to their owners; recordable : whether both can be part of a recorded step;
+    with_virial : whether every evaluation computes the virial too; else reading it costs one more;
     ahead : set by the operators: evaluates this list; called while the host still waits to hear whether the
     list is good, and then is_ahead.
     """
@@ -61,6 +62,7 @@ class DeviceNeighbors:
     follow: Callable
     give_back: Callable = lambda: None
     recordable: bool = True
+    with_virial: bool = False
     ahead: Callable = None
     is_ahead: bool = False
 
@@ -82,13 +84,15 @@ class DeviceDomain:
     cutoff, skin : Å; n_types : the model's; device : a :class:`dpmd.kernels.cuda.CudaDevice`;
     processes : the ranks that share the system, each a node of its own with one device, default this
     process alone; exchange : how they talk, see :mod:`dpmd.parallel.device_exchange`.
+    with_virial : whether evaluations compute the virial too, for ensembles that read it at every step.
     With several ranks all methods are collective, and the system passed to :meth:`update` holds any
     part of the atoms at first and those of this rank's box afterwards.
     """
 
     scheme, balance = "GPU", "atoms"
 
-    def __init__(self, cutoff, skin, n_types, device, processes=None, exchange=None):
+    def __init__(self, cutoff, skin, n_types, device, processes=None, exchange=None, with_virial=False):
+        self.with_virial = with_virial
         self.cutoff, self.skin, self.n_types, self.device = float(cutoff), float(skin), n_types, device
         self.processes = processes or OneProcess()
         self._several = self.processes.size > 1
@@ -419,7 +423,7 @@ class DeviceDomain:
             self._stride = (int(1.04 * found) + 4) // 4 * 4
         self.neighbors = DeviceNeighbors(
             n, self._rows, counts, centres, type_counts, self._generation, self.rebuilds, self._follow,
-            self._give_back, not self._several or self.exchange.recordable,
+            self._give_back, not self._several or self.exchange.recordable, self.with_virial,
         )  # fmt: skip
 
     def _list_centres(self, centres, type_counts, room):

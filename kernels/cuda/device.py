@@ -123,6 +123,27 @@ def _argument(value):
     return np.float64(value) if isinstance(value, float) else value
 
 
+class Stopwatch:
+    """Times phases of launches by events."""
+
+    def __init__(self, cupy):
+        self._cuda, self._marks = cupy.cuda, []
+        self.mark("")
+
+    def mark(self, phase):
+        """What was launched since the last mark is ``phase``."""
+        self._marks.append((phase, self._cuda.Event()))
+        self._marks[-1][1].record()
+
+    def seconds(self):
+        """{phase: seconds}, once everything marked is done."""
+        self._marks[-1][1].synchronize()
+        found = {}
+        for (_, begin), (phase, end) in zip(self._marks[:-1], self._marks[1:], strict=True):
+            found[phase] = found.get(phase, 0.0) + 1e-3 * self._cuda.get_elapsed_time(begin, end)
+        return found
+
+
 class _Kernels:
     def __init__(self, module):
         self._module, self._functions = module, {}
@@ -215,6 +236,7 @@ class CudaDevice:
         self.identity = identity(index)
         self._recording, self._branches = cupy.cuda.Stream(non_blocking=True), []
         self._is_recording = False
+        self._compiled = {}
         self._blas = _Blas(cupy)
 
     # ------------------------------------------------------------------ arrays
@@ -301,12 +323,22 @@ class CudaDevice:
 
     # ------------------------------------------------------------------ work
 
+    def stopwatch(self):
+        """A new :class:`Stopwatch`, running."""
+        return Stopwatch(self.xp)
+
     def synchronize(self):
         """Wait until everything launched is done."""
         self.xp.cuda.get_current_stream().synchronize()
 
     def compile(self, names, macros):
         """Kernels of source files with macros defined; compiled once per machine (CuPy keeps them)."""
+        key = (*names, *sorted(macros.items()))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(names, macros)
+        return self._compiled[key]
+
+    def _compile(self, names, macros):
         options = ("-std=c++17", f"-DWARPS={WARPS}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
         return _Kernels(self.xp.RawModule(code=source("common.cuh", *names), options=options))
 

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,19 @@ class _Kernels:
 
     def blocks(self, name, count, threads, *arguments):
         self._launch(name, count, threads, arguments)
+
+
+class Stopwatch:
+    def __init__(self):
+        self._last, self._seconds = time.perf_counter(), {}
+
+    def mark(self, phase):
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def seconds(self):
+        return self._seconds
 
 
 class _Connection:
@@ -93,6 +107,9 @@ class EmulatedDevice:
 
     def release(self):
         pass
+
+    def stopwatch(self):
+        return Stopwatch()
 
     def synchronize(self):
         pass

@@ -151,8 +151,7 @@ def main(folder, water_model, copper_model, water, kind="emulated"):
         exchange = exchanges[(number + 1) % len(exchanges)]
         system, boxes = DeviceSystem(on_root(processes, start, False), device), domain(model, processes, exchange)
         simulation = Simulation(system, operators[1][0], boxes, ensemble())
-        for each in operators:
-            each[0].virial_every_step = simulation.ensemble.needs_virial
+        boxes.with_virial = simulation.ensemble.needs_virial
         simulation.run(1)
         begun = set(system.ids.tolist())
         simulation.run(19, restarted=True)
