@@ -17,6 +17,7 @@ ROW, COLUMN = np.array([0, 1, 2, 1, 0, 0]), np.array([0, 1, 2, 2, 2, 1])
 COMPONENTS = ("xx", "yy", "zz", "yz", "xz", "xy")
 #: tilts beyond this part of an edge are brought back by choosing other lattice vectors
 _FLIP = 0.6
+_NO_STRESS = np.zeros(6)
 
 
 @dataclass
@@ -70,10 +71,12 @@ class Coupling:
             )
 
     def average(self, pressures):
-        """The pressures (6,) with those that act together replaced by their mean."""
-        pressures = np.array(pressures)
+        """The pressures (6,), those that act together replaced by their mean; a list."""
+        pressures = [float(p) for p in pressures]
         for group in self.together:
-            pressures[list(group)] = pressures[list(group)].mean()
+            mean = sum(pressures[k] for k in group) / len(group)
+            for k in group:
+                pressures[k] = mean
         return pressures
 
     def span(self, first, last):
@@ -130,6 +133,7 @@ class NoseHooverBarostat(NoseHooverChain):
         self.components = np.array(sorted(coupling.targets))
         self.diagonal = self.components[self.components < 3]
         self.frequency = 1 / np.array([coupling.times.get(k, math.inf) for k in range(6)])
+        self.fastest = float(self.frequency.max())
         #: strain rates, 1/ps, and the kinetic temperature that sets their mass, K
         self.rate, self.mass_temperature = np.zeros(6), None
         self.reference_cell = self.reference_volume = None
@@ -165,22 +169,21 @@ class NoseHooverBarostat(NoseHooverChain):
         if self.pressure_chain is None:
             return
         kt, chain = self._kt(system), self.pressure_chain
-        fastest = float(self.frequency[self.components].max())
         # as LAMMPS: the masses are those of the start
-        mass = np.full(len(chain.eta), system.constants.boltzmann * self.mass_temperature / fastest**2)
+        mass = np.full(len(chain.eta), system.constants.boltzmann * self.mass_temperature / self.fastest**2)
         target = kt if self.coupling.isotropic else len(self.components) * kt
         self.rate *= chain.half_step(
-            float(self.mass @ self.rate**2), target, mass, kt, self.timestep, fastest
+            float(self.mass @ self.rate**2), target, mass, kt, self.timestep, self.fastest
         )  # fmt: skip
 
     def _target_pressure(self, system):
         """Mean target, and the forces (6,) of a stress that is not hydrostatic, bar Å^3."""
-        targets = np.zeros(6)
-        for k, ramp in self.coupling.targets.items():
-            targets[k] = ramp(system.step + 1)
-        mean = targets[self.diagonal].mean() if len(self.diagonal) else 0.0
+        wanted = {k: ramp(system.step + 1) for k, ramp in self.coupling.targets.items()}
+        mean = sum(wanted[k] for k in self.diagonal.tolist()) / max(len(self.diagonal), 1)
         if self.coupling.hydrostatic:
-            return mean, np.zeros(6)
+            return mean, _NO_STRESS
+        targets = np.zeros(6)
+        targets[list(wanted)] = list(wanted.values())
         excess = np.zeros((3, 3))
         excess[ROW, COLUMN] = excess[COLUMN, ROW] = targets
         excess[self.diagonal, self.diagonal] -= mean
@@ -195,35 +198,37 @@ class NoseHooverBarostat(NoseHooverChain):
         tensor, kinetic = system.twice_kinetic_tensor(), 0.0  # a sum over all ranks: once
         current = self.coupling.average(pressure_components(system, tensor))
         if self.martyna and len(self.diagonal):
-            kinetic = tensor[self.diagonal, self.diagonal].sum() / (len(self.diagonal) * system.n_atoms)
-        drag = 1.0 - self.timestep * float(self.frequency[self.components].max()) * self.chain.drag
-        for k in self.components:
-            force = ((current[k] - (mean if k < 3 else 0.0)) * system.volume - stress[k]) / scale
+            kinetic = sum(tensor[k, k] for k in self.diagonal.tolist()) / (len(self.diagonal) * system.n_atoms)
+        drag, volume = 1.0 - self.timestep * self.fastest * self.chain.drag, system.volume
+        for k in self.components.tolist():
+            force = ((current[k] - (mean if k < 3 else 0.0)) * volume - stress[k]) / scale
             if k < 3:
                 force += kinetic
             self.rate[k] = (self.rate[k] + half * force / self.mass[k]) * drag
 
     def _scale_velocities(self, system):
         """Half a step of the velocities under the strain rate alone."""
-        half, quarter, w = self.timestep / 2, self.timestep / 4, self.rate
-        extra = w[self.diagonal].sum() / (len(self.diagonal) * system.n_atoms) if self.martyna else 0.0
-        growth = np.diag(np.exp(-quarter * (w[:3] + extra)))
-        shear = np.eye(3)
-        if self.coupling.tilting:
-            shear[1, 0], shear[2, 0], shear[2, 1] = -half * w[5], -half * w[4], -half * w[3]
-        self.transform_velocities(system, growth @ shear @ growth)
+        half, quarter, w = self.timestep / 2, self.timestep / 4, self.rate.tolist()
+        diagonal = self.diagonal.tolist()
+        extra = sum(w[k] for k in diagonal) / (len(diagonal) * system.n_atoms) if self.martyna else 0.0
+        x, y, z = (math.exp(-quarter * (w[k] + extra)) for k in range(3))
+        xy, xz, yz = (-half * w[k] if self.coupling.tilting else 0.0 for k in (5, 4, 3))
+        # a shear between two halves of the growth
+        self.transform_velocities(
+            system, np.array([[x * x, 0, 0], [y * xy * x, y * y, 0], [z * xz * x, z * yz * y, z * z]])
+        )  # fmt: skip
 
     def _strain(self, system):
         """Half a step of the cell, and of the atoms with it; the fixed point stays where it is."""
-        half, w, old = self.timestep / 2, self.rate, system.cell
-        lengths, (xy, xz, yz) = np.diag(old), (old[1, 0], old[2, 0], old[2, 1])
-        if not np.abs(half * w).max() < 0.1:
+        half, w, old = self.timestep / 2, self.rate.tolist(), system.cell.tolist()
+        lengths, (xy, xz, yz) = [old[k][k] for k in range(3)], (old[1][0], old[2][0], old[2][1])
+        if not all(abs(half * rate) < 0.1 for rate in w):
             raise RunError.everywhere_raised(
-                f"step {system.step}: the barostat strains the cell by {np.abs(half * w).max():.3g} in half a step. "
-                "Use a longer relaxation time of the pressure (1000 time steps are usual) or a smaller time step, or "
+                f"step {system.step}: the barostat strains the cell by {half * np.abs(self.rate).max():.3g} in half a "
+                "step. Use a longer relaxation time of the pressure (1000 steps are usual), a smaller time step, or "
                 "relax the structure first"
             )
-        growth = np.exp(half * w[:3])
+        growth = [math.exp(half * rate) for rate in w[:3]]
         free = [k in self.coupling.targets for k in range(6)]
 
         def tilts(xy, xz, yz):
@@ -255,7 +260,7 @@ class NoseHooverBarostat(NoseHooverChain):
             [[lengths[0] * growth[0], 0, 0], [xy, lengths[1] * growth[1], 0], [xz, yz, lengths[2] * growth[2]]]
         )
         system.map_cell(new)
-        system.origin = (system.origin - self.fixed_point) * growth + self.fixed_point
+        system.origin = (system.origin - self.fixed_point) * np.array(growth) + self.fixed_point
 
     # ------------------------------------------------------------------ the step
 

@@ -3,7 +3,7 @@
 from dpmd.models import ModelError
 
 from . import ensembles
-from .devices import device_of_rank
+from .devices import DeviceRun, device_of_rank
 from .errors import InputError
 from .inputfile import check_section
 from .options import SECTIONS
@@ -90,6 +90,8 @@ def simulation(
         hooks,
         {"frame_parameters": fparam, "atomic_parameters": aparam},
     )
+    if potential.device != "cpu":
+        DeviceRun(potential, system, made.ensemble.needs_virial, made.parameters).take_over(made)
     if safe:
         from .safety import Safety
 

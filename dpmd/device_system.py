@@ -4,6 +4,7 @@ import numpy as np
 
 from dpmd.kernels.cuda.operators import FIXED_SCALE
 from dpmd.kernels.cuda.sums import Sums
+from dpmd.kernels.integrate import change_of_cell
 
 from .system import System, _per_atom
 
@@ -260,7 +261,7 @@ class DeviceSystem(System):
 
     def map_cell(self, cell):
         """Give the cell a new shape; the atoms keep their fractions of it."""
-        matrix = np.linalg.inv(self.cell) @ cell
+        matrix = change_of_cell(self.cell, cell)
         self._kernels.threads("transform_positions", self._n, self._n, self.atoms, *map(float, matrix.flat))
         self.cell = np.array(cell)
         self._host.clear()

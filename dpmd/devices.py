@@ -6,12 +6,11 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators, DeviceError, available, count, identity
 from dpmd.kernels.threads import available_cores
 from dpmd.parallel.device_domain import DeviceDomain
+from dpmd.parallel.domain import UnusableStructure, check_usable
 
 from .device_system import DeviceSystem
 from .errors import InputError
 
-#: up to so many atoms the short chain of kernels is faster on a GPU
-FEW_ATOMS = 600
 #: with fewer atoms on each GPU, fewer GPUs are about as fast: halos straight from GPU to GPU, and through the hosts
 FEWEST_PER_GPU = {True: 2000, False: 6000}
 
@@ -86,13 +85,11 @@ class DeviceRun:
     def __init__(self, potential, system, needs_virial=False, parameters=None):
         device, model = potential.operators.device, potential.model
         try:
-            self.operators = potential.operators
-            if system.n_atoms <= FEW_ATOMS * system.processes.size:
-                self.operators = CudaOperators(model, potential.precision, device, few=True)
-            self.operators.virial_every_step = needs_virial
+            check_usable(system, model.cutoff + potential.skin)
+            self.operators = potential.operators_for(system.n_atoms / system.processes.size)
             self.system = DeviceSystem(system, device)
             self.domain = domain = DeviceDomain(
-                model.cutoff, potential.skin, model.n_types, device, system.processes
+                model.cutoff, potential.skin, model.n_types, device, system.processes, with_virial=needs_virial
             )  # fmt: skip
             domain.rebuild(self.system)
             kept = domain.forces.copy()  # a run that goes on starts with those of its checkpoint
@@ -102,6 +99,8 @@ class DeviceRun:
             evaluation.virials.sum()  # what outputs ask for needs memory too
             domain.forces[...] = kept
             device.synchronize()
+        except UnusableStructure as error:
+            raise InputError(f"structure: {error}") from error
         except (DeviceError, *device.memory_errors) as error:
             raise InputError(
                 f"device cuda:{device.index}: {len(system)} atoms do not fit into its memory ({error}). Use fewer "
@@ -137,4 +136,7 @@ class DeviceRun:
 
     def predicted_memory(self):
         """Bytes on the GPU, counted from the arrays."""
-        return self.operators.predicted_memory(len(self.system), self.domain.n_ghosts, self.domain.stride)
+        domain = self.domain
+        return self.operators.predicted_memory(
+            len(self.system), domain.n_ghosts, domain.stride, domain.with_virial
+        )  # fmt: skip

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from dpmd.kernels.integrate import drift, kick
+from dpmd.kernels.integrate import chain_half_step, drift, kick
 from dpmd.kernels.random import standard_normals, step_generator
 
 from .units import temperature
@@ -193,27 +193,11 @@ class Chain:
         twice_kinetic : of what is thermostatted, and target : its value in equilibrium, eV;
         mass : (length,) eV ps^2; kt : eV; frequency : 1/ps, which the drag is relative to.
         """
-        u, last, total = self.velocity, len(self.velocity) - 1, 1.0
-        h = timestep / self.cycles
         drag = 1.0 - timestep * frequency * self.drag / self.cycles
-
-        def push(k, drag=1.0):
-            """A quarter step of u_k under its force and the friction of u_(k+1)."""
-            force = (twice_kinetic - target if k == 0 else mass[k - 1] * u[k - 1] ** 2 - kt) / mass[k]
-            friction = math.exp(-h / 8 * u[k + 1]) if k < last else 1.0
-            u[k] = (u[k] * friction + h / 4 * force) * drag * friction
-
-        for _ in range(self.cycles):
-            for k in range(last, -1, -1):
-                push(k, drag)
-            scale = math.exp(-h / 2 * u[0])
-            twice_kinetic *= scale * scale
-            total *= scale
-            self.eta += h / 2 * u
-            for k in range(last + 1):
-                push(k)
-        self.energy = float(0.5 * (mass * u * u).sum() + target * self.eta[0] + kt * self.eta[1:].sum())
-        return total
+        factor, self.energy = chain_half_step(
+            self.eta, self.velocity, mass, twice_kinetic, target, kt, timestep, self.cycles, drag
+        )  # fmt: skip
+        return factor
 
     def state(self, prefix):
         """What a restart needs, as {prefix_name: value}."""

@@ -347,10 +347,8 @@ class Job:
             least, mean, most = counts[key]
             return f"{least:.0f} / {mean:.1f} / {most:.0f}"
 
-        log(
-            f"  shares      {domain.processes.n_nodes} boxes, grid {' x '.join(map(str, counts['node_grid']))}; "
-            "least / mean / most:"
-        )
+        boxes = "1 box" if domain.processes.n_nodes == 1 else f"{domain.processes.n_nodes} boxes"
+        log(f"  shares      {boxes}, grid {' x '.join(map(str, counts['node_grid']))}; least / mean / most:")
         log(
             f"              atoms per rank {spread('atoms_per_rank')}, per box {spread('atoms_per_node')}, "
             f"ghosts per box {spread('ghosts_per_node')}; balance: {domain.balance}"
@@ -589,6 +587,11 @@ class Job:
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
         self._print_phases(log, phases, elapsed, scale)
+        if potential.device != "cpu":
+            log(
+                "  force: kernels timed in 5 evaluations after the run, times the steps (embedding: forward, assembly: "
+                "backward); other: the rest of the loop"
+            )
         per_day = steps * simulation.ensemble.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
         log(
             f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
@@ -651,6 +654,8 @@ class Job:
         titles = ("s, least", "mean", "most") if several else ("s",)
         rows = [("phase", *titles, "%", "us/atom/step")]
         for name, spread in phases.items():
+            if spread[2] == 0:
+                continue  # a phase of other hardware
             seconds, mean = [f"{s:.3f}" for s in (spread if several else spread[1:2])], spread[1]
             rows.append((name, *seconds, f"{100 * mean / max(elapsed, 1e-9):.1f}", f"{mean * scale:.3f}"))
         log.table(rows)
@@ -705,6 +710,12 @@ class Job:
         The operators' own clock divides the force evaluation; "waiting" for other ranks is none of the others.
         """
         timers, inner = simulation.timers, potential.operators.seconds
+        if potential.device != "cpu":
+            # the host hands over work and waits where it reads something: its clock says little
+            kernels = simulation.operators.phase_seconds()
+            names = {"embedding": "embedding forward", "fitting": "fitting", "force": "embedding backward"}
+            inner = {n: simulation.steps_done * kernels.get(names.get(n), 0.0) for n in inner}
+            timers = timers | {"force": 0.0, "communication": 0.0, "integrate": 0.0}
         names = {
             "geometry": "force: geometry", "embedding": "force: embedding", "descriptor": "force: descriptor",
             "fitting": "force: fitting", "force": "force: assembly",

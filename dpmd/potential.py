@@ -5,20 +5,26 @@ from collections.abc import Mapping
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
+from dpmd.kernels.cuda import CudaOperators, DeviceError
 from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.models import ModelError
 from dpmd.models.cache import load_for_operators
 from dpmd.parallel import NodeDomain, RankDomain, SerialDomain
 from dpmd.parallel.batch import Batch
-from dpmd.parallel.domain import UnusableStructure, complete_cell
+from dpmd.parallel.device_domain import DeviceDomain
+from dpmd.parallel.domain import UnusableStructure, check_usable, complete_cell
 
+from .device_system import DeviceSystem
 from .devices import make_operators
 from .errors import InputError
 from .system import System
 from .units import ASE_VELOCITY
 
-#: local atoms that are evaluated in one call of the operators, unless one structure has more
+#: local atoms that are evaluated in one call of the operators, unless one structure has more; on a GPU
+#: four times as many
 BATCH_ATOMS = 8192
+#: up to so many atoms the short chain of kernels is faster on a GPU
+FEW_ATOMS = 600
 
 
 def assign_types(symbols, type_map, where="structure"):
@@ -78,7 +84,7 @@ class Potential:
         self.loaded = load_for_operators(model, tabulate, low_rank, rank)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
         self.operators, self.device = make_operators(self.model, device, precision, threads)
-        self._followed = None
+        self._followed = self._few = None
         self._batch_builder = None
 
     @property
@@ -99,6 +105,14 @@ class Potential:
         if decomposition == "rank":
             return RankDomain(processes, *arguments, balance)
         return NodeDomain(processes, *arguments, balance, halo_precision)
+
+    def operators_for(self, n_atoms):
+        """The operators that are fastest for so many atoms."""
+        if self.device == "cpu" or n_atoms > FEW_ATOMS:
+            return self.operators
+        if self._few is None:
+            self._few = CudaOperators(self.model, self.precision, self.operators.device, few=True)
+        return self._few
 
     def system(self, atoms, types=None):
         """A :class:`~dpmd.system.System` from ASE Atoms (positions, cell, masses, velocities).
@@ -153,7 +167,7 @@ class Potential:
         followed = self._follow(atoms, types)
         if aparam is not None:
             aparam = followed.in_order(self._atomic_parameters(aparam, len(atoms)))
-        result = self._operate(followed.domain, fparam, aparam, atomic_virials)
+        result = self._operate(followed.operators, followed.domain, fparam, aparam, atomic_virials)
         return followed.results(result)
 
     def _follow(self, atoms, types):
@@ -166,15 +180,18 @@ class Potential:
         aparam = np.asarray(aparam, float)
         return aparam.reshape(n_atoms, -1) if aparam.size > self.model.fitting.n_aparam else aparam
 
-    def _operate(self, place, fparam, aparam, atomic_virials, offsets=None):
+    @staticmethod
+    def _operate(operators, place, fparam, aparam, atomic_virials, offsets=None):
         try:
-            result = self.operators.evaluate(
+            result = operators.evaluate(
                 place.positions, place.types, place.neighbors, place.forces, frame_parameters=fparam,
                 atomic_parameters=aparam, atomic_virials=atomic_virials, system_offsets=offsets,
             )  # fmt: skip
         except ModelError as error:
             raise InputError(str(error)) from error
-        if not np.isfinite(place.forces).all():
+        # what is not a number on a GPU is no force in fixed point, but the energy shows it
+        on_host = place.forces.dtype == np.float64
+        if not np.isfinite(result.energies).all() or (on_host and not np.isfinite(place.forces).all()):
             raise InputError("structure: the forces are not numbers; two atoms are at the same place")
         return result
 
@@ -187,7 +204,7 @@ class Potential:
         if fparam is not None:
             fparam = np.asarray(fparam, float).reshape(-1, max(self.model.fitting.n_fparam, 1))
         results = []
-        for part in _parts([len(atoms) for atoms in structures]):
+        for part in _parts([len(atoms) for atoms in structures], BATCH_ATOMS * (1 if self.device == "cpu" else 4)):
             results += self._evaluate_together(
                 part.start,
                 structures[part],
@@ -225,7 +242,7 @@ class Potential:
             positions, types, offsets, _whole_cells(first, structures),
             np.array([atoms.pbc for atoms in structures], bool), self.model.cutoff, self._batch_builder,
         )  # fmt: skip
-        result = self._operate(batch, fparam, aparam, atomic_virials, batch.offsets)
+        result = self._operate(self.operators, batch, fparam, aparam, atomic_virials, batch.offsets)
         forces = batch.fold(batch.forces)
         virials = batch.fold(result.atomic_virials) if atomic_virials else None
         results = []
@@ -259,6 +276,14 @@ class _Followed:
     def __init__(self, potential, atoms, types):
         _check_finite(atoms.positions, atoms)
         self.system, self.domain = potential.system(atoms, types), potential.domain()
+        self.operators, self._reach = potential.operators, self.domain.cutoff + self.domain.skin
+        self._on_device = potential.device != "cpu" and not self.operators.n_extra
+        if self._on_device:
+            self._check_usable()
+            self.operators = potential.operators_for(len(atoms))
+            device, model = self.operators.device, potential.model
+            self.domain = DeviceDomain(model.cutoff, potential.skin, model.n_types, device, with_virial=True)
+            self.system = DeviceSystem(self.system, device)
         self._types_given, self._pbc = types, tuple(atoms.pbc)
         self._kinds = np.array(atoms.numbers if types is None else types)
         self._update()
@@ -269,14 +294,22 @@ class _Followed:
             return types is self._types_given and np.array_equal(atoms.numbers, self._kinds)
         return np.array_equal(types, self._kinds)
 
+    def _check_usable(self):
+        try:
+            check_usable(self.system, self._reach)
+        except UnusableStructure as error:
+            raise InputError(f"structure: {error}") from error
+
     def _update(self):
         try:
             rebuilt = self.domain.update(self.system)
         except UnusableStructure as error:
             raise InputError(f"structure: {error}") from error
+        except DeviceError as error:
+            raise InputError(str(error)) from error
         if rebuilt:
             #: position in the input of every atom, which the domain keeps in spatial order
-            self.order = self.system.ids - 1
+            self.order, self._images = self.system.ids - 1, self.system.images
 
     def move_to(self, atoms, types):
         """Follow to new positions and cell; False if these are other atoms."""
@@ -286,8 +319,10 @@ class _Followed:
         system = self.system
         if not np.array_equal(atoms.cell.array, system.cell):
             system.cell = _whole_cell(atoms)
+            if self._on_device:
+                self._check_usable()  # lists on the host are checked when they are built
         # the domain has wrapped atoms into the cell; count the same crossings now
-        np.subtract(atoms.positions[self.order], system.images @ system.cell, out=system.positions)
+        system.positions = atoms.positions[self.order] - self._images @ system.cell
         self._update()
         return True
 
@@ -300,10 +335,16 @@ class _Followed:
         found[self.order] = values
         return found
 
+    def _forces(self):
+        if not self._on_device:
+            return self.domain.fold(self.domain.forces)
+        self.system.forget()
+        return self.system.forces
+
     def results(self, evaluation):
         values = {
             "energy": float(evaluation.energies[0]),
-            "forces": self._in_input_order(self.domain.fold(self.domain.forces)),
+            "forces": self._in_input_order(self._forces()),
             "virial": evaluation.virials[0],
             "energies": self._in_input_order(evaluation.atomic_energies),
             "overflowed": evaluation.overflowed,
@@ -313,11 +354,11 @@ class _Followed:
         return values
 
 
-def _parts(sizes):
-    """Slices of consecutive structures with about ``BATCH_ATOMS`` atoms together."""
+def _parts(sizes, most):
+    """Slices of consecutive structures with about ``most`` atoms together."""
     start, held = 0, 0
     for stop, size in enumerate(sizes):
-        if held and held + size > BATCH_ATOMS:
+        if held and held + size > most:
             yield slice(start, stop)
             start, held = stop, 0
         held += size

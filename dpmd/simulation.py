@@ -118,6 +118,9 @@ class Simulation:
         and forces may be read and changed in place; to keep them, copy.  Atoms are in spatial order,
         which changes now and then; ``system.ids`` tells who is who.  Returns the hook.
 
+        On a GPU (:class:`dpmd.device_system.DeviceSystem`) arrays that are read are copies and cannot be
+        written to: assign new ``positions`` or ``velocities`` instead.
+
         On several ranks each calls the function, and its arrays hold the rank's part of the atoms, which
         come and go.  ``system.sum(x)`` adds up a number or array over ranks; ``system.whole()`` is the
         system with all atoms on root, in id order, and None elsewhere; ``system.energy``, ``virial``,

@@ -4,7 +4,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dpmd.kernels.integrate import drift, kick, largest_norms, ornstein_uhlenbeck, twice_kinetic_energy
+from dpmd.kernels.integrate import (
+    change_of_cell,
+    determinant,
+    drift,
+    kick,
+    largest_norms,
+    ornstein_uhlenbeck,
+    twice_kinetic_energy,
+)
 from dpmd.kernels.random import standard_normals
 from dpmd.parallel import OneProcess
 
@@ -166,7 +174,7 @@ class System:
     @property
     def volume(self):
         """Å^3, of the cell, whether or not it is periodic."""
-        return abs(np.linalg.det(self.cell))
+        return abs(determinant(self.cell))
 
     @property
     def kinetic_energy(self):
@@ -228,7 +236,7 @@ class System:
 
     def map_cell(self, cell):
         """Give the cell a new shape; the atoms keep their fractions of it."""
-        self.positions = self.positions @ (np.linalg.inv(self.cell) @ cell)
+        self.positions = self.positions @ change_of_cell(self.cell, cell)
         self.cell = np.array(cell)
 
     def shift_vector(self, row, axis, times):

@@ -47,6 +47,7 @@ class DeviceNeighbors:
     generation : changes when arrays have moved, so that recorded steps are void; version : with every build;
     follow : moves the ghosts, to be called before every evaluation, and give_back, to be called after it,
     brings the forces on them to their owners; recordable : whether both can be part of a recorded step;
+    with_virial : whether every evaluation computes the virial too; else reading it costs one more;
     ahead : set by the operators: evaluates this list; called while the host still waits to hear whether the
     list is good, and then is_ahead.
     """
@@ -61,6 +62,7 @@ class DeviceNeighbors:
     follow: Callable
     give_back: Callable = lambda: None
     recordable: bool = True
+    with_virial: bool = False
     ahead: Callable = None
     is_ahead: bool = False
 
@@ -82,13 +84,15 @@ class DeviceDomain:
     cutoff, skin : Å; n_types : the model's; device : a :class:`dpmd.kernels.cuda.CudaDevice`;
     processes : the ranks that share the system, each a node of its own with one device, default this
     process alone; exchange : how they talk, see :mod:`dpmd.parallel.device_exchange`.
+    with_virial : whether evaluations compute the virial too, for ensembles that read it at every step.
     With several ranks all methods are collective, and the system passed to :meth:`update` holds any
     part of the atoms at first and those of this rank's box afterwards.
     """
 
     scheme, balance = "GPU", "atoms"
 
-    def __init__(self, cutoff, skin, n_types, device, processes=None, exchange=None):
+    def __init__(self, cutoff, skin, n_types, device, processes=None, exchange=None, with_virial=False):
+        self.with_virial = with_virial
         self.cutoff, self.skin, self.n_types, self.device = float(cutoff), float(skin), n_types, device
         self.processes = processes or OneProcess()
         self._several = self.processes.size > 1
@@ -100,7 +104,8 @@ class DeviceDomain:
         self._kernels = device.compile(("atoms.cu",), {})
         self._flag = device.flag()
         self._stride, self._generation = 0, 0
-        self._rows = self._owners = self._numbers = self._reference = self._check = self._rooms = self._layout = None
+        self._rows = self._owners = self._numbers = self._reference = self._check = self._rooms = None
+        self._layout = self._windows_of = None
         self._small = {}
         self.reset_counters()
 
@@ -173,8 +178,8 @@ class DeviceDomain:
             keys = self._keys(system, reach, inverse)  # of those that arrived, too
             keys[leaving] = np.iinfo(np.int64).max
             stay = len(keys) - len(leaving)
-        else:
-            self.partition = Partition(system.cell, (1, 1, 1), system.periodic, equal_boundaries((1, 1, 1)))
+        elif self.partition is None or not np.array_equal(self.partition.cell, system.cell):
+            self.partition = Partition(system.cell.copy(), (1, 1, 1), system.periodic, equal_boundaries((1, 1, 1)))
         if len(keys):
             system.permute(self.device.xp.argsort(keys)[:stay])
 
@@ -210,28 +215,30 @@ class DeviceDomain:
     def _find_ghosts(self, system, reach, anew):
         n, device, xp, me = len(system), self.device, self.device.xp, self.processes.rank
         types = system.device_array("types")
-        others = [box for box, _ in self.partition.neighbors(me, reach) if box != me] if self._several else []
-        windows = []
-        for box in [*others, me]:
-            lower, upper = self.partition.limits(np.array(box))
-            windows.append(device.upload(np.concatenate([lower - self._halo, upper + self._halo])))
+        if self._windows_of is not self.partition:  # a new one for every shape of the cell
+            self._windows_of = self.partition
+            others = [box for box, _ in self.partition.neighbors(me, reach) if box != me] if self._several else []
+            self._boxes = [*others, me]
+            lower, upper = self.partition.limits(np.array(self._boxes))
+            self._corners = np.concatenate([lower - self._halo, upper + self._halo], axis=1)
+            self._windows = device.upload(self._corners)
+        boxes, windows = self._boxes, self._windows
         common = (system.atoms, types, self._inverse, self._periodic)
-        number = device.empty((len(windows), n), np.int32)
-        for k, box in enumerate([*others, me]):
-            window, row = windows[k], number[k]
+        number = device.empty((len(boxes), n), np.int32)
+        for k, box in enumerate(boxes):
             self._kernels.threads(
-                "find_images", n, n, *common, window, int(box == me), row, None, 0, 0, None, None, None
+                "find_images", n, n, *common, windows[k], int(box == me), number[k], None, 0, 0, None, None, None
             )  # fmt: skip
         last = xp.cumsum(number.reshape(-1), dtype=np.int32).reshape(number.shape)
-        ends = device.download(last[:, -1].copy()) if n else np.zeros(len(windows), np.int64)
+        ends = device.download(last[:, -1].copy()) if n else np.zeros(len(boxes), np.int64)
         begins = np.concatenate([[0], ends[:-1]])
         counts = np.full(self.processes.size, -1)
-        counts[[*others, me]] = ends - begins
+        counts[boxes] = ends - begins
 
         self._lay_out(system, counts, anew)
         self._owners.fill(-1)
         self._shifts.fill(0)
-        for k, box in enumerate([*others, me]):
+        for k, box in enumerate(boxes):
             place, row = self._places[box]
             place, row = int(place - begins[k]), int(row - place)
             self._kernels.threads(
@@ -251,6 +258,9 @@ class DeviceDomain:
         Every rank learns the numbers of all, so that each knows where its atoms go at the others.
         """
         kinds, me = self.n_types + 1, self.processes.rank
+        if not self._several and self._layout is not None and counts[0] <= self._rooms[0, kinds]:
+            self.n_ghosts = int(counts[0])
+            return
         if self._several or self._rooms is None:
             types, found = system.device_array("types"), np.zeros(kinds, np.int64)
             if len(types):
@@ -413,7 +423,7 @@ class DeviceDomain:
             self._stride = (int(1.04 * found) + 4) // 4 * 4
         self.neighbors = DeviceNeighbors(
             n, self._rows, counts, centres, type_counts, self._generation, self.rebuilds, self._follow,
-            self._give_back, not self._several or self.exchange.recordable,
+            self._give_back, not self._several or self.exchange.recordable, self.with_virial,
         )  # fmt: skip
 
     def _list_centres(self, centres, type_counts, room):
@@ -427,8 +437,7 @@ class DeviceDomain:
     def _extent(self, system):
         """Corners (low, high), Å, of a box around all atoms, ghosts included."""
         if system.periodic.all():
-            lower, upper = self.partition.limits(np.array(self.processes.rank))
-            corners = np.stack([lower - self._halo, upper + self._halo], axis=1)
+            corners = self._corners[-1].reshape(2, 3).T  # of its own window
             points = np.stack(np.meshgrid(*corners, indexing="ij"), axis=-1).reshape(-1, 3) @ system.cell
             return points.min(axis=0), points.max(axis=0)
         xp, here, known = self.device.xp, self.positions[:, :3], (self.types >= 0)[:, None]

@@ -11,7 +11,7 @@ Both kinds are made by :func:`make_exchange` and have
     how messages travel, for the log.
 """
 
-import os
+from functools import partial
 
 import numpy as np
 
@@ -24,54 +24,23 @@ def make_exchange(device, processes):
     NCCL wherever it is, except where ranks share a GPU, which it refuses.
     """
     identities = processes.broadcast(processes.collect(device.identity))
-    problems = ["" if len(set(identities)) == len(identities) else "ranks share a GPU", _nccl_problem(device)]
-    problem = next(filter(None, problems), "")
+    problem = device.connection_problem() if len(set(identities)) == len(identities) else "ranks share a GPU"
     problem = next(filter(None, processes.broadcast(processes.collect(problem))), "")
-    return StagedExchange(device, processes, problem) if problem else NcclExchange(device, processes)
+    return StagedExchange(device, processes, problem) if problem else DirectExchange(device, processes)
 
 
-def _nccl_problem(device):
-    """Why NCCL cannot be used, or an empty text."""
-    # multicast is of no use to messages between two, and its set-up takes memory and permissions
-    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    try:
-        from cupy.cuda import nccl
-
-        nccl.get_version()
-    except Exception as error:  # a missing CuPy, a missing library, a CuPy made without it
-        return f"no NCCL ({error}); pip install nvidia-nccl-cu13 or -cu12"
-    return ""
-
-
-class NcclExchange:
-    """Straight from GPU to GPU."""
+class DirectExchange:
+    """Straight from GPU to GPU, by NCCL."""
 
     recordable = True
 
     def __init__(self, device, processes):
-        from cupy.cuda import nccl
-
-        self._nccl, self._stream = nccl, device.xp.cuda.get_current_stream
-        key = processes.on_root(nccl.get_unique_id)
-        self._communicator = nccl.NcclCommunicator(processes.size, key, processes.rank)
-        version = nccl.get_version()
-        self.description = f"by NCCL {version // 10000}.{version // 100 % 100}, GPU to GPU"
+        key = processes.on_root(device.connection_key)
+        self._connection = device.connect(processes.size, key, processes.rank)
+        self.description = f"{self._connection.description}, GPU to GPU"
 
     def prepare(self, outgoing, incoming):
-        nccl, communicator = self._nccl, self._communicator
-        sends = [(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, rank) for rank, array in outgoing]
-        receives = [(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, rank) for rank, array in incoming]
-
-        def run():
-            stream = self._stream().ptr
-            nccl.groupStart()
-            for message in receives:
-                communicator.recv(*message, stream)
-            for message in sends:
-                communicator.send(*message, stream)
-            nccl.groupEnd()
-
-        return run
+        return partial(self._connection.exchange, outgoing, incoming)
 
 
 class StagedExchange:

@@ -9,7 +9,7 @@
 With ``--gpus N`` it starts itself by mpiexec, one rank per GPU, and measures every size on one GPU (the first), the
 same on N (strong scaling) and N times as many atoms on N (weak scaling): speed-up, efficiency, halo bytes and time.
 
-NVE at 330 K (water 0.5 fs, copper 1 fs), neighbour rebuilds included.  Before timing, forces and
+NVE at 330 K (water 0.5 fs, copper 1 fs; --ensemble), neighbour rebuilds included.  Before timing, forces and
 energy of a small rattled cell are compared with exact networks in double precision on the CPU.
 Results go to gpu.json (--output), one record per run, counted floors beside the measured times;
 ``dp-perf fit gpu.json --machine h200`` reads it.
@@ -18,8 +18,16 @@ Measured on one NVIDIA H200 (CUDA 13, CuPy 14.2), ns per atom and step, mixed / 
 
     water   192: 0.119 ms a step   12,288: 61 / 51   98,304: 44 / 35   998,784: 43 / 34   9,988,224: 43 / -
     copper  256: 0.119 ms a step   12,288: 57 / 47   100,352: 51 / 42   983,040: 50 / 41
+    water at constant pressure, mixed   192: 0.62 ms a step   12,288: 103   98,304: 51   998,784: 44
 
-If DeePMD-kit is installed (``import deepmd``), ``--peer`` also times its calculator on the small cell.
+Two H200 with NVLink, not measured yet.  Predicted for water in mixed precision: a million atoms have halos of
+73,000 rows of 32 bytes each way, twice a step, 2 x 30 us of 21.6 ms: 1.97 times one GPU, weak scaling 0.99, and
+nothing to gain from computing while they travel; 12,288 atoms 0.55 instead of 0.75 ms a step, a tenth of it halos.
+
+1,000 structures of 10 to 60 atoms in double precision: 3.4 s one by one, 0.08 s in one call.
+
+Floors are counted operations and bytes over what the card reaches in a large product and a copy,
+measured first.  ``--ensemble npt`` adds barostat and virial, ``--batch 1000`` small structures.
 """
 
 import argparse
@@ -34,13 +42,15 @@ from pathlib import Path
 import ase.io
 import ase.parallel
 import numpy as np
+from ase.geometry import find_mic
 
+from dpmd.barostats import Coupling, NoseHooverBarostat
 from dpmd.device_system import DeviceSystem
-from dpmd.devices import FEW_ATOMS
-from dpmd.ensembles import VelocityVerlet, draw_velocities
+from dpmd.ensembles import NoseHooverChain, Ramp, VelocityVerlet, draw_velocities
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaDevice, CudaOperators
 from dpmd.kernels.cuda import count as count_gpus
+from dpmd.kernels.cuda.device import HALF, PLAIN, SPLIT
 from dpmd.models.lowrank import without_low_rank
 from dpmd.parallel import OneProcess, Processes
 from dpmd.parallel.device_domain import DeviceDomain
@@ -48,7 +58,7 @@ from dpmd.parallel.device_exchange import make_exchange
 from dpmd.parallel.geometry import choose_grid
 from dpmd.parallel.partition import Partition, equal_boundaries
 from dpmd.perfmodel.sizes import from_model, to_dict
-from dpmd.potential import Potential
+from dpmd.potential import FEW_ATOMS, Potential
 from dpmd.simulation import Simulation
 from dpmd.system import System
 
@@ -131,27 +141,6 @@ def counted(operators, neighbors_in_list, neighbors):
     return {"fitting_flop": fitting, "embedding_flop": embedding, "bytes": bytes_ + 8 * neighbors_in_list + 300}
 
 
-def phase_times(device, operators, n, repeats=5):
-    """ns per atom of this device's n of each phase of a force evaluation, by events around its launches."""
-    events, best, work = device.xp.cuda.Event, {}, operators._work
-    for _ in range(repeats):
-        marks = [("", events())]
-        marks[0][1].record()
-
-        def mark(phase, marks=marks):
-            marks.append((phase, events()))
-            marks[-1][1].record()
-
-        operators.launch(work, mark)
-        device.synchronize()
-        total = {}
-        for (_, begin), (phase, end) in zip(marks[:-1], marks[1:], strict=True):
-            total[phase] = total.get(phase, 0.0) + device.xp.cuda.get_elapsed_time(begin, end)
-        for phase, milliseconds in total.items():
-            best[phase] = min(best.get(phase, np.inf), milliseconds * 1e6 / max(n, 1))
-    return best
-
-
 def halo_times(device, domain, repeats=20):
     """Median ms of moving ghosts and of bringing forces back, by events; halo bytes that this GPU sends a step."""
     if not domain.processes.size > 1:
@@ -181,11 +170,20 @@ def summary(potential, precision, system, options):
         "engine": "dpmd-rank" if ranks > 1 else "dpmd", "device": "cuda", "cell": cell.tolist(),
         "nodes": system.processes.n_machines, "ranks": ranks, "threads": 1,
         "model": to_dict(from_model(used, None, precision, neighbors)),
-        "ensemble": "nve",
+        "ensemble": options.ensemble,
     }  # fmt: skip
 
 
-def run(device, potential, name, precision, n_wanted, options, processes, exchange=None):
+def make_ensemble(kind, timestep):
+    """NVE, or Nose-Hoover chains and, at constant pressure, the cell's three lengths."""
+    if kind == "nve":
+        return VelocityVerlet(timestep)
+    if kind == "nvt":
+        return NoseHooverChain(timestep, Ramp(KELVIN), 0.1)
+    return NoseHooverBarostat(timestep, Coupling.of_kind("aniso", Ramp(1.0), 1.0), Ramp(KELVIN), 0.1)
+
+
+def run(device, potential, name, precision, n_wanted, options, rates, processes, exchange=None):
     """One measurement; returns its record.  Collective, if there are several processes."""
     operators = CudaOperators(
         potential.model, precision, device, chunk=options.chunk, low_rank=not options.no_low_rank,
@@ -195,10 +193,12 @@ def run(device, potential, name, precision, n_wanted, options, processes, exchan
     n = start.n_atoms
     system = DeviceSystem(start, device)
     del start
+    ensemble = make_ensemble(options.ensemble, TIMESTEP[name])
     domain = DeviceDomain(
-        potential.model.cutoff, options.skin, potential.model.n_types, device, processes, exchange
+        potential.model.cutoff, options.skin, potential.model.n_types, device, processes, exchange,
+        with_virial=ensemble.needs_virial,
     )  # fmt: skip
-    simulation = Simulation(system, operators, domain, VelocityVerlet(TIMESTEP[name]))
+    simulation = Simulation(system, operators, domain, ensemble)
     simulation.run(options.warm_up)
     steps = options.steps or (500 if n < 3e6 else 50)
     before, rebuilds = simulation.observables()["conserved_eV"], domain.rebuilds
@@ -210,24 +210,27 @@ def run(device, potential, name, precision, n_wanted, options, processes, exchan
     seconds = float(processes.largest(time.perf_counter() - begin))
     after = simulation.observables()
     free, total, held = device.memory()
-    phases, halo = phase_times(device, operators, len(system)), halo_times(device, domain)
+    phases = {phase: 1e9 * s / max(len(system), 1) for phase, s in operators.phase_seconds().items()}
+    halo = halo_times(device, domain)
     begin = time.perf_counter()
-    domain.rebuild(system)
+    domain._rebuild(system, False)  # as in a run, without dividing the cell anew
     device.synchronize()
     rebuild = time.perf_counter() - begin
     counts = counted(operators, domain.neighbors.mean, domain.neighbors.mean / (1 + options.skin / domain.cutoff) ** 3)
-    fitting_seconds = phases.get("fitting", np.inf) * 1e-9  # a GPU without atoms has no phases
+    fitting_seconds = max(phases["fitting"], 1e-3) * 1e-9  # a GPU without atoms has no phases
+    least = floors(counts, rates, precision)
     record = {
         "system": name, "atoms": n, "precision": precision, "steps": steps, "skin": options.skin,
         "chunk": options.chunk, "ns_per_atom_step": 1e9 * seconds / steps / n, "ms_per_step": 1e3 * seconds / steps,
         "ns_per_day": steps * TIMESTEP[name] * 1e-3 / seconds * 86400, "phases_ns_per_atom": phases,
+        "floors_ns_per_atom": least,
         "rebuild_ms": 1e3 * rebuild, "rebuild_interval": steps / max(domain.rebuilds - 1 - rebuilds, 1),
         "list_neighbors": domain.neighbors.mean, "ghosts": int(processes.sum(domain.n_ghosts)),
         "bytes_per_atom": (total - free) / max(len(system), 1), "pool_bytes_per_atom": held / max(len(system), 1),
         **halo, "temperature_K": after["temperature_K"],
         "drift_eV_per_atom": (after["conserved_eV"] - before) / n, "counted": counts,
         "fitting_tflops": counts["fitting_flop"] / fitting_seconds * 1e-12,
-        "gbytes_per_s": counts["bytes"] / (sum(phases.values()) * 1e-9) * 1e-9, "peer_ns": PEER[name],
+        "gbytes_per_s": counts["bytes"] / (max(sum(phases.values()), 1e-3) * 1e-9) * 1e-9, "peer_ns": PEER[name],
         **summary(potential, precision, system, options), "machine": device.name, "seconds_per_step": seconds / steps,
         "timestep_fs": 1e3 * TIMESTEP[name],
     }  # fmt: skip
@@ -235,9 +238,10 @@ def run(device, potential, name, precision, n_wanted, options, processes, exchan
         return record
     parts = "  ".join(f"{phase.replace('embedding ', '')} {value:.1f}" for phase, value in phases.items())
     print(
-        f"{name:6s} {n:9d} {precision:6s} {processes.size} GPU{'s' * (processes.size > 1)} "
+        f"{name:6s} {n:9d} {precision:6s} {options.ensemble} {processes.size} GPU{'s' * (processes.size > 1)} "
         f"{record['ns_per_atom_step']:8.2f} ns/atom/step "
-        f"{record['ms_per_step']:9.3f} ms/step {record['ns_per_day']:8.1f} ns/day | {parts} | "
+        f"{record['ms_per_step']:9.3f} ms/step {record['ns_per_day']:8.1f} ns/day | {parts} (floors: "
+        f"embedding {least['embedding']:.1f} fitting {least['fitting']:.1f}) | "
         f"rebuild {1e3 * rebuild:.2f} ms every {record['rebuild_interval']:.1f} | "
         f"fit {record['fitting_tflops']:.0f} TFLOP/s | {record['bytes_per_atom']:.0f} B/atom | "
         f"T {after['temperature_K']:.0f} K drift {record['drift_eV_per_atom']:.1e} eV/atom",
@@ -254,16 +258,16 @@ def run(device, potential, name, precision, n_wanted, options, processes, exchan
     return record
 
 
-def scaling(device, potential, name, precision, n, options, processes, exchange):
+def scaling(device, potential, name, precision, n, options, rates, processes, exchange):
     """Strong and weak scaling from ``n`` atoms on one GPU to all GPUs; returns records of the three runs."""
     size, alone = processes.size, None
     if processes.root:
-        alone = run(device, potential, name, precision, n, options, OneProcess())
+        alone = run(device, potential, name, precision, n, options, rates, OneProcess())
         device.release()
     processes.largest(0)
-    strong = run(device, potential, name, precision, n, options, processes, exchange)
+    strong = run(device, potential, name, precision, n, options, rates, processes, exchange)
     device.release()
-    weak = run(device, potential, name, precision, size * n, options, processes, exchange)
+    weak = run(device, potential, name, precision, size * n, options, rates, processes, exchange)
     if not processes.root:
         return []
     one = alone["ms_per_step"]
@@ -310,23 +314,90 @@ def drift(device, potential, name, precision, steps, skin):
     return record
 
 
-def peer(name):
-    """ms per evaluation of DeePMD-kit's own calculator on the example's cell, or None if it is missing."""
-    try:
-        from deepmd.infer import DeepPot
-    except ImportError:
-        print("DeePMD-kit is not installed: its numbers are those stored in this script")
-        return None
-    atoms = ase.io.read(EXAMPLES / name / f"{name}.extxyz")
-    model = DeepPot(str(EXAMPLES / name / f"{name}.dp"))
-    types = [model.get_type_map().index(s) for s in atoms.symbols]
-    arguments = (atoms.positions.reshape(1, -1), atoms.cell.array.reshape(1, 9), types)
-    for _ in range(3):
-        model.eval(*arguments)
-    begin = time.perf_counter()
-    for _ in range(10):
-        model.eval(*arguments)
-    return 100 * (time.perf_counter() - begin)
+def ceilings(device):
+    """What the card reaches: FLOP/s of large products by kind of numbers, bytes/s of a copy."""
+    n, found = 6144, {}
+    rng = np.random.default_rng(0)
+    for name, kind in (("fp64", PLAIN), ("fp32", PLAIN), ("bf16", SPLIT), ("fp16", HALF)):
+        numbers = rng.uniform(-1, 1, (n, n)).astype(np.float64 if name == "fp64" else np.float32)
+        if kind == SPLIT:
+            numbers = (numbers.view(np.uint32) >> 16).astype(np.uint16)
+        elif kind == HALF:
+            numbers = numbers.astype(np.float16).view(np.uint16)
+        a, out = device.upload(numbers), device.empty((n, n), np.float64 if name == "fp64" else np.float32)
+        seconds = []
+        for _ in range(6):
+            watch = device.stopwatch()
+            device.multiply(kind, a, a, out, (n, n, n), (n, n, n))
+            watch.mark("product")
+            seconds.append(watch.seconds()["product"])
+        found[name] = 2 * n**3 / float(np.median(seconds[1:]))
+    a = device.zeros(2**28, np.float64)
+    b, seconds = a.copy(), []
+    for _ in range(6):
+        watch = device.stopwatch()
+        b[...] = a
+        watch.mark("copy")
+        seconds.append(watch.seconds()["copy"])
+    found["bytes"] = 2 * a.nbytes / float(np.median(seconds[1:]))
+    rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in found.items() if name != "bytes")
+    print(f"{device.name}: products {rates} TFLOP/s; copy {found['bytes'] / 1e12:.2f} TB/s, both ways", flush=True)
+    return found
+
+
+def floors(counts, rates, precision):
+    """ns per atom below which no version runs: operations at the rate of a product, or bytes at that of a copy.
+
+    Embedding kernels compute in fp32 (fp64 in double precision) whatever the products take.
+    """
+    plain = "fp64" if precision == "double" else "fp32"
+    kind, products = {"double": ("fp64", 1), "mixed": ("bf16", 3), "half": ("fp16", 1)}[precision]
+    fitting = products * counts["fitting_flop"] / rates[kind]
+    return {
+        "fitting": 1e9 * max(fitting, 0.5 * counts["bytes"] / rates["bytes"]),
+        "embedding": 1e9 * max(counts["embedding_flop"] / rates[plain], counts["bytes"] / rates["bytes"]),
+    }
+
+
+def batch(number):
+    """Structures of 10 to 60 atoms cut from water, evaluated one by one and all at once, on the GPU."""
+    atoms, rng = ase.io.read(EXAMPLES / "water" / "water.extxyz"), np.random.default_rng(1)
+    structures = []
+    for _ in range(number):
+        centre = rng.uniform(size=3) @ atoms.cell.array
+        nearest = np.argsort(np.linalg.norm(find_mic(atoms.positions - centre, atoms.cell)[0], axis=1))
+        part = atoms[nearest[: rng.integers(10, 61)]]
+        part.rattle(0.02, rng=rng)
+        structures.append(part)
+    record = {"structures": number, "atoms": sum(map(len, structures))}
+    for where in ("cuda", "cpu"):
+        potential = Potential(EXAMPLES / "water" / "water.dp", device=where)
+        potential.evaluate(structures[:20])
+        for atoms in structures[:20]:
+            potential.evaluate(atoms)
+        begin = time.perf_counter()
+        alone = [potential.evaluate(atoms) for atoms in structures]
+        middle = time.perf_counter()
+        together = potential.evaluate(structures)
+        record[where] = {"one_by_one_s": middle - begin, "batch_s": time.perf_counter() - middle}
+        record[where]["largest_difference_eV_A"] = max(
+            float(np.abs(a["forces"] - b["forces"]).max()) for a, b in zip(alone, together, strict=True)
+        )
+        record.setdefault("results", []).append(together)
+    on_gpu, on_cpu = record.pop("results")
+    worst = max(float(np.abs(a["forces"] - b["forces"]).max()) for a, b in zip(on_gpu, on_cpu, strict=True))
+    record["largest_difference_to_cpu_eV_A"] = worst
+    print(
+        f"batch of {number} structures, {record['atoms']} atoms, double: "
+        + "; ".join(
+            f"{where} {record[where]['one_by_one_s']:.3f} s one by one, {record[where]['batch_s']:.3f} s together "
+            f"({record[where]['one_by_one_s'] / record[where]['batch_s']:.1f} x)"
+            for where in ("cuda", "cpu")
+        )
+        + f"; largest difference of forces to the CPU's {worst:.1e} eV/Å",
+        flush=True,
+    )
+    return record
 
 
 def start_ranks(n):
@@ -350,7 +421,8 @@ def main():
     parser.add_argument("--drift", type=int, default=0, metavar="STEPS", help="also a long NVE run of 1,536 atoms")
     parser.add_argument("--device", type=int, default=0, help="number of the GPU; with --gpus of the first one")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="strong and weak scaling to N GPUs, by MPI")
-    parser.add_argument("--peer", action="store_true", help="also time DeePMD-kit, if it is installed")
+    parser.add_argument("--ensemble", choices=["nve", "nvt", "npt"], default="nve", help="default nve")
+    parser.add_argument("--batch", type=int, default=0, metavar="N", help="also N small structures")
     parser.add_argument("--output", type=Path, default=Path("gpu.json"))
     options = parser.parse_args()
     processes, exchange, here = OneProcess(), None, options.device
@@ -367,16 +439,17 @@ def main():
     device = CudaDevice(here)
     if options.gpus > 1:
         exchange = make_exchange(device, processes)
-    records = {"device": device.name, "accuracy": [], "runs": [], "drift": [], "peer_ms": {}}
+    records = {"device": device.name, "accuracy": [], "runs": [], "drift": [], "ceilings": ceilings(device)}
 
     def save(records):
         if processes.root:
             options.output.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
+    if options.batch and processes.root:
+        records["batch"] = batch(options.batch)
+        device.release()
     for name in options.systems:
         potential = Potential(EXAMPLES / name / f"{name}.dp", device="cpu")
-        if options.peer:
-            records["peer_ms"][name] = peer(name)
         for precision in options.precisions if processes.root else ():
             operators = CudaOperators(potential.model, precision, device, low_rank=not options.no_low_rank)
             errors = accuracy(potential, name, operators)
@@ -390,7 +463,7 @@ def main():
             del operators
         for n in options.sizes:
             for precision in options.precisions:
-                common = (device, potential, name, precision, n, options, processes)
+                common = (device, potential, name, precision, n, options, records["ceilings"], processes)
                 records["runs"] += scaling(*common, exchange) if options.gpus > 1 else [run(*common)]
                 device.release()
                 save(records)

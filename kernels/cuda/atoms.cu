@@ -214,6 +214,24 @@ extern "C" __global__ void build_rows(
   if (lane == 0 && found > 0) atomicMax(longest, found);
 }
 
+// Rows of neighbours and their numbers (n, n_types) from a list in compressed rows, sorted by type.
+extern "C" __global__ void rows_of_list(
+    int n, const int64* first, const int* count, const int* indices, const int* types, int n_types, int stride,
+    int* rows, int* counts) {
+  const int lane = threadIdx.x & 31, i = blockIdx.x * WARPS + (threadIdx.x >> 5);
+  if (i >= n) return;
+  for (int t = 0; t < n_types; t++) {
+    int found = 0;
+    for (int k = lane; k < count[i]; k += 32) {
+      const int j = indices[first[i] + k];
+      rows[(size_t)i * stride + k] = j;
+      found += types[j] == t;
+    }
+    found = warp_sum(found);
+    if (lane == 0) counts[(size_t)i * n_types + t] = found;
+  }
+}
+
 // Sets *flag if an atom has moved further than sqrt(limit2) (Å^2) from where the list was built, or
 // its position is not a number.
 extern "C" __global__ void check_motion(int n, const Atom* atoms, const Atom* reference, double limit2, int* flag) {

@@ -5,6 +5,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 """
 
 import ctypes
+import os
 import platform
 from functools import cache, partial
 from importlib import resources
@@ -90,12 +91,56 @@ class Flag:
         return int(self._value[0])
 
 
+class Connection:
+    """NCCL between the GPUs of ``size`` processes, of which this is number ``rank``; all make one together.
+
+    key : of :meth:`CudaDevice.connection_key`, the same for all; stream : function that returns the present one.
+    """
+
+    def __init__(self, nccl, size, key, rank, stream):
+        self._nccl, self._stream = nccl, stream
+        self._communicator = nccl.NcclCommunicator(size, key, rank)
+        version = nccl.get_version()
+        self.description = f"by NCCL {version // 10000}.{version // 100 % 100}"
+
+    def exchange(self, outgoing, incoming):
+        """Send and receive arrays, lists of (rank, array), as one group; what follows on the stream waits for it."""
+        nccl, stream = self._nccl, self._stream().ptr
+        nccl.groupStart()
+        for rank, array in incoming:
+            self._communicator.recv(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, rank, stream)
+        for rank, array in outgoing:
+            self._communicator.send(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, rank, stream)
+        nccl.groupEnd()
+
+
 def _argument(value):
     if value is None:
         return np.uint64(0)
     if isinstance(value, int):
         return np.int32(value)
     return np.float64(value) if isinstance(value, float) else value
+
+
+class Stopwatch:
+    """Times phases of launches by events."""
+
+    def __init__(self, cupy):
+        self._cuda, self._marks = cupy.cuda, []
+        self.mark("")
+
+    def mark(self, phase):
+        """What was launched since the last mark is ``phase``."""
+        self._marks.append((phase, self._cuda.Event()))
+        self._marks[-1][1].record()
+
+    def seconds(self):
+        """{phase: seconds}, once everything marked is done."""
+        self._marks[-1][1].synchronize()
+        found = {}
+        for (_, begin), (phase, end) in zip(self._marks[:-1], self._marks[1:], strict=True):
+            found[phase] = found.get(phase, 0.0) + 1e-3 * self._cuda.get_elapsed_time(begin, end)
+        return found
 
 
 class _Kernels:
@@ -190,6 +235,7 @@ class CudaDevice:
         self.identity = identity(index)
         self._recording, self._branches = cupy.cuda.Stream(non_blocking=True), []
         self._is_recording = False
+        self._compiled = {}
         self._blas = _Blas(cupy)
 
     # ------------------------------------------------------------------ arrays
@@ -254,7 +300,33 @@ class CudaDevice:
 
         return Flag(memory, memory.ptr, mark)
 
+    # ------------------------------------------------------------------ other GPUs
+
+    def connection_problem(self):
+        """Why NCCL cannot be used, or an empty text."""
+        # multicast is of no use to messages between two, and its set-up takes memory and permissions
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        try:
+            from cupy.cuda import nccl
+
+            nccl.get_version()
+        except Exception as error:  # a missing library, a CuPy made without it
+            return f"no NCCL ({error}); pip install nvidia-nccl-cu13 or -cu12"
+        return ""
+
+    def connection_key(self):
+        """What one process has to tell the others before all :meth:`connect`."""
+        return self.xp.cuda.nccl.get_unique_id()
+
+    def connect(self, size, key, rank):
+        """A :class:`Connection` to the other processes."""
+        return Connection(self.xp.cuda.nccl, size, key, rank, self.xp.cuda.get_current_stream)
+
     # ------------------------------------------------------------------ work
+
+    def stopwatch(self):
+        """A new :class:`Stopwatch`, running."""
+        return Stopwatch(self.xp)
 
     def synchronize(self):
         """Wait until everything launched is done."""
@@ -262,6 +334,12 @@ class CudaDevice:
 
     def compile(self, names, macros):
         """Kernels of source files with macros defined; compiled once per machine (CuPy keeps them)."""
+        key = (*names, *sorted(macros.items()))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(names, macros)
+        return self._compiled[key]
+
+    def _compile(self, names, macros):
         options = ("-std=c++17", f"-DWARPS={WARPS}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
         return _Kernels(self.xp.RawModule(code=source("common.cuh", *names), options=options))
 

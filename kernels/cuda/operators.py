@@ -17,6 +17,8 @@ from .sums import Sums
 FIXED_SCALE = 2.0**42  # units of forces and virials in kernels, as in common.cuh
 #: centres of a chunk; scratch memory is about 22 kB each in mixed precision
 CHUNK = 32768
+#: chunks are not made smaller than this when memory is short
+LEAST_CHUNK = 256
 #: bytes of scratch for the rows of exact embedding networks
 EXACT_BYTES = 256 << 20
 #: rows of a block and its threads, as in few.cu
@@ -112,8 +114,6 @@ class CudaOperators:
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
         self._work = self._key = self._host_list = None
         self._sums = Sums(self.device)
-        #: whether steps of a simulation compute the virial too; else reading it costs one more evaluation
-        self.virial_every_step = False
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
@@ -176,14 +176,14 @@ class CudaOperators:
             + parts * self._d_stride + 6 * widest * (1 if self._kind == SPLIT else 2) + rows
         )  # fmt: skip
 
-    def predicted_memory(self, n_atoms, n_ghosts, stride):
+    def predicted_memory(self, n_atoms, n_ghosts, stride, with_virial=False):
         """Bytes on the device of a simulation: atoms, lists with room for ``stride``, scratch, tables, cuBLAS.
 
         At a rebuild, sorting needs as much as keys and candidates of all atoms and ghosts once more.
         """
         d = self.model.descriptor
         per_atom = 32 * 3 + 32 * 2 + 32 * 2 + 2 * (8 + 4 + 8 + 12) + 16 + 4 * d.n_types + 4 + 4 * stride + 24
-        per_atom += 72 * self.virial_every_step
+        per_atom += 72 * with_virial
         per_any = 32 + 12 + 4 + 4 + 16 + 4 * 8
         tables = sum(a.nbytes for a in (self._near, self._far))
         scratch = min(n_atoms, self._chunk or CHUNK) * self.bytes_per_centre(stride)
@@ -201,7 +201,7 @@ class CudaOperators:
         rows = min(most, self._chunk or CHUNK)
         if self._exact:
             rows = max(1, min(rows, EXACT_BYTES // each))
-        while rows > 256 and rows * each > 0.8 * self.device.memory()[0]:
+        while rows > LEAST_CHUNK and rows * each > 0.8 * self.device.memory()[0]:
             rows //= 2
         # with few atoms all types at once
         self._scratch = [self._make_scratch(rows, stride)]
@@ -209,6 +209,11 @@ class CudaOperators:
         if self._few:
             self._scratch = [self._make_scratch(rows, stride) for _ in self._fitting]
         self._room, self._rows = (max(most, rows), stride), rows
+
+    @property
+    def chunk_in_use(self):
+        """Centres evaluated at a time, as memory allowed."""
+        return self._rows
 
     def _make_scratch(self, rows, stride):
         d, real, empty, zeros = self.model.descriptor, self._dtype, self.device.empty, self.device.zeros
@@ -237,10 +242,10 @@ class CudaOperators:
         """Allocate what :meth:`launch` needs, so that it can be recorded."""
         self._prepare(work.type_counts, work.rows.shape[1])
 
-    def launch(self, work, mark=lambda phase: None):
+    def launch(self, work, phases=PHASES):
         """Energies, forces (from zero) and, where asked for, virials of all centres of ``work``.
 
-        mark : called with the name of a phase after its launches.
+        phases : fewer only to time them; then results are void.
         """
         self.prepare(work)
         work.forces.fill(0)
@@ -249,19 +254,19 @@ class CudaOperators:
         starts = np.cumsum([0, *work.type_counts])
         types = [t for t, count in enumerate(work.type_counts) if count and self._fitting[t] is not None]
         if self._few and not self._exact:
-            self.device.concurrently([partial(self._launch_type, work, t, int(starts[t]), mark) for t in types])
+            self.device.concurrently([partial(self._launch_type, work, t, int(starts[t]), phases) for t in types])
             return
         for t in types:
-            self._launch_type(work, t, int(starts[t]), mark)
+            self._launch_type(work, t, int(starts[t]), phases)
 
-    def _launch_type(self, work, t, start, mark):
+    def _launch_type(self, work, t, start, phases):
         count = work.type_counts[t]
         pieces = -(-count // self._rows)
         for k in range(pieces):
             first, last = k * count // pieces, (k + 1) * count // pieces
-            self._launch_chunk(work, t, work.centres[start + first : start + last], mark)
+            self._launch_chunk(work, t, work.centres[start + first : start + last], phases)
 
-    def _launch_chunk(self, work, t, centres, mark):
+    def _launch_chunk(self, work, t, centres, phases):
         s, n, kernels = self._scratch[t], len(centres), self._kernels
         common = (
             n, centres, t, work.atoms, work.rows, work.counts, work.rows.shape[1], self._environment,
@@ -274,23 +279,23 @@ class CudaOperators:
                 "exact_rows", n * work.rows.shape[1], *common, self._near, self._far, *self._networks, near
             )  # fmt: skip
         common = (*common, near, self._far)
-        kernels.warps(
-            "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
-            self._d_stride, work.overflowed,
-        )  # fmt: skip
+        if "embedding forward" in phases:
+            kernels.warps(
+                "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
+                self._d_stride, work.overflowed,
+            )  # fmt: skip
         if self.n_extra:
             column = self.model.descriptor.axis_neuron * even(self.model.descriptor.n_embedding)
             kernels.threads("put_extra", n, n, centres, work.extra, self.n_extra, column, s["D"], self._d_stride)
-        mark("embedding forward")
-        launch_fitting = self._launch_few if self._few else self._launch_fitting
-        launch_fitting(s, work, self._fitting[t], n, centres)
-        mark("fitting")
-        backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
-        kernels.warps(
-            backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
-            work.forces, work.virials, work.atomic_virials,
-        )  # fmt: skip
-        mark("embedding backward")
+        if "fitting" in phases:
+            launch_fitting = self._launch_few if self._few else self._launch_fitting
+            launch_fitting(s, work, self._fitting[t], n, centres)
+        if "embedding backward" in phases:
+            backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
+            kernels.warps(
+                backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
+                work.forces, work.virials, work.atomic_virials,
+            )  # fmt: skip
 
     def _launch_few(self, s, work, network, n, centres):
         """As :meth:`_launch_fitting`, by the kernels of few.cu."""
@@ -384,7 +389,7 @@ class CudaOperators:
         self, atoms, types, neighbors, forces, frame_parameters, atomic_parameters, atomic_virials
     ):  # fmt: skip
         arrays = atoms, neighbors.rows, neighbors.counts, neighbors.centres
-        key = neighbors.generation, self.virial_every_step
+        key = neighbors.generation, neighbors.with_virial
         if self._key != key or any(a is not b for a, b in zip(self._arrays, arrays, strict=True)):
             self._key, self._arrays = key, arrays
             self._begin_steps(neighbors, forces, frame_parameters, atomic_parameters)
@@ -437,7 +442,7 @@ class CudaOperators:
             atoms=self._arrays[0], rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
             type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
             constants=device.empty(n, np.float64), overflowed=device.zeros(1, np.int32),
-            virials=device.zeros((n, 9), np.float64) if self.virial_every_step else None,
+            virials=device.zeros((n, 9), np.float64) if neighbors.with_virial else None,
         )  # fmt: skip
         _, extra = resolve_parameters(self.model, 1, frame_parameters, atomic_parameters, None)
         if self.n_extra:
@@ -464,6 +469,29 @@ class CudaOperators:
             atomic_virials=(device.download(of_atoms) / FIXED_SCALE).reshape(-1, 3, 3) if atomic_virials else None,
             overflowed=int(work.overflowed[0]),
         )
+
+    def phase_seconds(self, repeats=5):
+        """Seconds {phase: least of ``repeats``} of the last step's PHASES, each recorded by itself.
+
+        Forces and sums stay as they are.
+        """
+        device, found, last = self.device, {}, self._work
+        work = replace(
+            last, forces=device.empty(last.forces.shape, np.int64),
+            energies=device.empty(last.energies.shape, np.float64),
+            virials=None if last.virials is None else device.empty(last.virials.shape, np.float64),
+            overflowed=device.zeros(1, np.int32),
+        )  # fmt: skip
+        self.launch(work)
+        for phase in PHASES:
+            replay = device.record(partial(self.launch, work, (phase,)))
+            replay()
+            for _ in range(repeats):
+                watch = device.stopwatch()
+                replay()
+                watch.mark(phase)
+                found[phase] = min(found.get(phase, np.inf), watch.seconds()[phase])
+        return found
 
     def sum_columns(self, values, columns):
         """Sums (columns,) of the columns of an array on the device, always in the same order."""
@@ -508,8 +536,7 @@ class CudaOperators:
         atoms[:, :3] = positions
         atoms.view(np.int64)[:, 3] = np.arange(len(positions))
         if neighbors is not self._host_list:
-            self._host_list, rows = neighbors, _as_rows(neighbors, types, n_types)
-            self._host_rows = [device.upload(array) for array in rows]
+            self._host_list, self._host_rows = neighbors, self._upload_rows(neighbors, types)
         rows, counts = self._host_rows
         kind = types[:n].astype(np.int64)
         order = np.argsort(np.where(kind < 0, n_types, kind), kind="stable")
@@ -543,14 +570,29 @@ class CudaOperators:
             overflowed=int(device.download(work.overflowed)[0]),
         )
 
+    def _upload_rows(self, neighbors, types):
+        """A list on the host as rows (n, stride) and counts per type (n, T) on the device."""
+        device, n, n_types = self.device, neighbors.n_centres, self.model.n_types
+        stride = max(int(neighbors.count.max(initial=0)), 1)
+        rows, counts = device.zeros((max(n, 1), stride), np.int32), device.zeros((max(n, 1), n_types), np.int32)
+        first, count, indices, types = map(
+            device.upload, (neighbors.first.astype(np.int64), neighbors.count, neighbors.indices, types)
+        )  # fmt: skip
+        device.compile(("atoms.cu",), {}).warps(
+            "rows_of_list", n, n, first, count, indices, types, n_types, stride, rows, counts
+        )  # fmt: skip
+        return rows, counts
+
 
 class DeviceEvaluation:
     """Sums of an evaluation that stayed on the device, made when they are read.
 
-    ``virials`` evaluates once more, for the present positions, unless the operators compute the virial at
-    every step; ``overflowed`` is what was known at the last rebuild of the lists, and ``counted`` tells that
-    this is the first evaluation since then.
+    ``virials`` evaluates once more, for the present positions, unless the list asks for the virial every
+    time; ``overflowed`` is what was known at the last rebuild of the lists, and ``counted`` tells that this
+    is the first evaluation since then.
     """
+
+    atomic_virials = None
 
     def __init__(self, operators, work, neighbors, overflowed, counted):
         self._operators, self._work, self._neighbors = operators, work, neighbors
@@ -570,17 +612,3 @@ class DeviceEvaluation:
     def atomic_energies(self):
         """(centres,) eV, in the order of the atoms."""
         return self._operators.device.download(self._work.energies[: self._neighbors.n])
-
-
-def _as_rows(neighbors, types, n_types):
-    """A neighbour list on the host as rows (n, stride) and counts per type (n, T)."""
-    count = neighbors.count.astype(np.int64)
-    n = len(count)
-    stride = max(int(count.max(initial=0)), 1)
-    centre = np.repeat(np.arange(n), count)
-    slot = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    index = neighbors.indices[np.repeat(neighbors.first, count) + slot]
-    rows = np.zeros((max(n, 1), stride), np.int32)
-    rows[centre, slot] = index
-    counts = np.bincount(centre * n_types + types[index], minlength=max(n, 1) * n_types)
-    return rows, counts.reshape(-1, n_types).astype(np.int32)

@@ -60,7 +60,7 @@ class Argon:
 class ArgonOnDevice:
     """Operators on a device, which are their own result: sums are made when read."""
 
-    overflowed = 0
+    overflowed, counted = 0, False
 
     def __init__(self, device, n=N):
         self.n, self.device, self.kernels = n, device, device.compile((str(Path(__file__).with_suffix(".cu")),), {})

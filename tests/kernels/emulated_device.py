@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,32 @@ class _Kernels:
 
     def blocks(self, name, count, threads, *arguments):
         self._launch(name, count, threads, arguments)
+
+
+class Stopwatch:
+    def __init__(self):
+        self._last, self._seconds = time.perf_counter(), {}
+
+    def mark(self, phase):
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def seconds(self):
+        return self._seconds
+
+
+class _Connection:
+    """Messages between emulated devices, by MPI."""
+
+    description = "by emulated NCCL"
+
+    def exchange(self, outgoing, incoming):
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        requests = [world.Irecv(array.view(np.uint8), rank) for rank, array in incoming]
+        MPI.Request.Waitall(requests + [world.Isend(array.view(np.uint8), rank) for rank, array in outgoing])
 
 
 class EmulatedDevice:
@@ -81,8 +108,21 @@ class EmulatedDevice:
     def release(self):
         pass
 
+    def stopwatch(self):
+        return Stopwatch()
+
     def synchronize(self):
         pass
+
+    def connection_problem(self):
+        return ""
+
+    def connection_key(self):
+        return "key"
+
+    def connect(self, size, key, rank):
+        assert key == "key"
+        return _Connection()
 
     def flag(self):
         memory = bytearray(64)

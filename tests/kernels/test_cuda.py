@@ -184,9 +184,8 @@ def both(case, device, ensemble, steps, **options):
     )  # fmt: skip
     on_device = Simulation(
         DeviceSystem(start(case, model.type_map), device), CudaOperators(model, "double", device, **options),
-        DeviceDomain(model.cutoff, 0.3, model.n_types, device), ENSEMBLES[ensemble](),
+        DeviceDomain(model.cutoff, 0.3, model.n_types, device, with_virial=ensemble == "mtk"), ENSEMBLES[ensemble](),
     )  # fmt: skip
-    on_device.operators.virial_every_step = on_device.ensemble.needs_virial
     for simulation in (on_cpu, on_device):
         simulation.run(steps)
     return on_cpu, on_device

@@ -31,7 +31,7 @@ def test_emulated(n, mpi_run, arguments):
         pytest.skip("no g++ to emulate kernels with")
     code, text = mpi_run(n, PROGRAM, *arguments)
     assert code == 0, text
-    assert "by MPI through the hosts' memory: ranks share a GPU" in text
+    assert "by MPI through the hosts' memory: ranks share a GPU and by emulated NCCL, GPU to GPU" in text
     assert text.count("virials of atoms") == 7
     assert text.count("moved to others") == (1 if n == 4 else 2)
 

@@ -24,7 +24,7 @@ from dpmd.ensembles import Langevin, NoseHooverChain, Ramp, StochasticVelocityRe
 from dpmd.kernels.cuda import CudaDevice, CudaOperators
 from dpmd.parallel import Processes
 from dpmd.parallel.device_domain import DeviceDomain
-from dpmd.parallel.device_exchange import make_exchange
+from dpmd.parallel.device_exchange import StagedExchange, make_exchange
 from dpmd.potential import Potential
 from dpmd.simulation import Simulation
 
@@ -108,9 +108,14 @@ def main(folder, water_model, copper_model, water, kind="emulated"):
         [processes.root_first(lambda p=p: CudaOperators(p.model, "double", device)) for p in potentials]
         for _ in range(2)
     ]
-    exchange = make_exchange(device, processes)
+    exchanges = [make_exchange(device, processes)]
+    if kind != "gpu":
+        device.identity = f"the one of rank {world.rank}"
+        exchanges.append(make_exchange(device, processes))
+    elif exchanges[0].recordable:
+        exchanges.append(StagedExchange(device, processes))
     if processes.root:
-        print(f"{world.size} ranks, {device.name}, halos {exchange.description}")
+        print(f"{world.size} ranks, {device.name}, halos {' and '.join(e.description for e in exchanges)}")
     failures = []
 
     def check(name, errors, limit):
@@ -124,8 +129,7 @@ def main(folder, water_model, copper_model, water, kind="emulated"):
     for number, (name, which, atoms) in enumerate(systems(ase.io.read(water))):
         potential, several = potentials[which], operators[1][which]
         start = potential.system(atoms)
-        # a recorded step with the exchange in it, and one around it
-        exchange.recordable = bool(number % 2) or (kind == "gpu" and "NCCL" in exchange.description)
+        exchange = exchanges[number % len(exchanges)]
         system = DeviceSystem(on_root(processes, start, number % 2), device)
         boxes = domain(potential.model, processes, exchange)
         found = evaluate(several, boxes, system)
@@ -144,11 +148,10 @@ def main(folder, water_model, copper_model, water, kind="emulated"):
     for number, ensemble in enumerate(ENSEMBLES[max(world.size - 2, 0) :: 3]):
         start = potentials[0].system(atoms)
         draw_velocities(start, 900.0, seed=3)
-        exchange.recordable = not number % 2 or (kind == "gpu" and "NCCL" in exchange.description)
+        exchange = exchanges[(number + 1) % len(exchanges)]
         system, boxes = DeviceSystem(on_root(processes, start, False), device), domain(model, processes, exchange)
         simulation = Simulation(system, operators[1][0], boxes, ensemble())
-        for each in operators:
-            each[0].virial_every_step = simulation.ensemble.needs_virial
+        boxes.with_virial = simulation.ensemble.needs_virial
         simulation.run(1)
         begun = set(system.ids.tolist())
         simulation.run(19, restarted=True)
