@@ -301,6 +301,16 @@ def test_velocities_by_position_in_a_triclinic_box(script, head):
     assert np.allclose(ramped[:, 2] - rows[:, 1], np.clip(ramped[:, 1] / 10, 0, 1), rtol=0, atol=1e-9)
 
 
+def test_order_of_the_atoms_of_a_diamond(script):
+    """Ids and the numbers of ``basis`` are LAMMPS's."""
+    script(
+        "units metal\natom_style atomic\nlattice diamond 4.0\nregion b block 0 1 0 1 0 1\ncreate_box 2 b\n"
+        "create_atoms 1 box basis 6 2\nmass * 1\nwrite_dump all custom d.txt id type x y z modify sort id\n"
+    )
+    rows = np.loadtxt("d.txt", skiprows=9)
+    assert np.allclose(rows[[1, 5, 7]], [[2, 1, 0, 2, 2], [6, 2, 1, 3, 3], [8, 1, 3, 3, 1]])
+
+
 def test_deformation_over_several_runs(script, head):
     """Rates refer to the box at the start of a run, or of the span that several runs share."""
     log = script(
