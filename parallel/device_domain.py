@@ -124,7 +124,7 @@ class DeviceDomain:
         known, array = self._small[name]
         if not np.array_equal(known, values):
             known[...] = values
-            array[...] = self.device.upload(values)
+            self.device.store(array, values)
         return array
 
     # ------------------------------------------------------------------ lists
