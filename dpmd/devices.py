@@ -11,7 +11,8 @@ from dpmd.parallel.domain import UnusableStructure, check_usable
 from .device_system import DeviceSystem
 from .errors import InputError
 
-#: with fewer atoms on each GPU, fewer GPUs are about as fast: halos straight from GPU to GPU, and through the hosts
+#: with fewer atoms on each GPU, fewer GPUs are about as fast: halos straight from GPU to GPU, and through the hosts.
+#: Estimated from steps of one GPU (0.22 ms and 43 ns per atom), not measured
 FEWEST_PER_GPU = {True: 2000, False: 6000}
 
 
