@@ -588,8 +588,11 @@ class Job:
         log()
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
-        self._print_phases(log, phases, elapsed, scale)
-        if potential.device != "cpu":
+        if potential.device == "cpu":
+            self._print_phases(log, phases, elapsed, scale)
+        else:
+            # without the phases of other hardware
+            self._print_phases(log, {n: s for n, s in phases.items() if s[2] > 0}, elapsed, scale)
             log(
                 "  force: kernels timed in 5 evaluations after the run, times the steps (embedding: forward, assembly: "
                 "backward); other: the rest of the loop"
@@ -656,8 +659,6 @@ class Job:
         titles = ("s, least", "mean", "most") if several else ("s",)
         rows = [("phase", *titles, "%", "us/atom/step")]
         for name, spread in phases.items():
-            if spread[2] == 0:
-                continue  # a phase of other hardware
             seconds, mean = [f"{s:.3f}" for s in (spread if several else spread[1:2])], spread[1]
             rows.append((name, *seconds, f"{100 * mean / max(elapsed, 1e-9):.1f}", f"{mean * scale:.3f}"))
         log.table(rows)
