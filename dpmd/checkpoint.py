@@ -6,6 +6,7 @@ far each output file had been written.  Random numbers need no state (see
 lists, which the continued run does too, so both add up numbers in the same order.
 """
 
+import io
 import json
 import os
 import signal
@@ -43,12 +44,16 @@ def write(path, system, ensemble, timestep, outputs, model_id, settings):
     try:
         _write(temporary, system, ensemble, timestep, outputs, model_id, settings)
         temporary.replace(path)
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _write(path, system, ensemble, timestep, outputs, model_id, settings):
-    with h5py.File(path, "w") as file:
+    # in memory first: HDF5 does not survive a disk that becomes full
+    whole = io.BytesIO()
+    with h5py.File(whole, "w") as file:
         file.attrs["dpmd_checkpoint"] = FORMAT_VERSION
         file.attrs["dpmd_version"] = __version__
         file.attrs["step"], file.attrs["energy"], file.attrs["timestep_ps"] = system.step, system.energy, timestep
@@ -61,8 +66,10 @@ def _write(path, system, ensemble, timestep, outputs, model_id, settings):
         for name, value in ensemble.state().items():
             file.create_dataset(f"ensemble_state/{name}", data=value)
         seal(file)
+    with open(path, "wb") as file:
+        file.write(whole.getbuffer())
         file.flush()
-        os.fsync(file.id.get_vfd_handle())
+        os.fsync(file.fileno())
 
 
 def read(path):
@@ -119,6 +126,8 @@ class Checkpoint(Hook):
         self.every, self.path, self.model_id, self.outputs = every, Path(path), model_id, outputs
         self.settings = settings
         self.written_at = None
+        #: whether there is something to keep before the first step
+        self.relaxed = False
 
     def start(self, simulation):
         self.first_step = simulation.system.step
@@ -135,10 +144,12 @@ class Checkpoint(Hook):
             outputs = {k: {"position": hook.position(), "format": hook.format} for k, hook in self.outputs.items()}
             write(self.path, whole, ensemble, ensemble.timestep, outputs, self.model_id, self.settings)
         self.written_at = simulation.system.step
+        for hook in simulation.hooks:
+            hook.saved(simulation)
 
     def finish(self, simulation):
         step = simulation.system.step
-        if not simulation.failed and step not in (self.first_step, self.written_at):
+        if not simulation.failed and step != self.written_at and (self.relaxed or step != self.first_step):
             self._write(simulation)
 
 

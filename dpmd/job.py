@@ -202,7 +202,9 @@ class Job:
         ensemble = ensembles.create(s.ensemble, timestep, s.run.steps, s.run.seed)
         if not self.going_on:
             atoms = structure.read(s.structure, self.base)
-            system, self.velocity_origin = structure.make_system(atoms, potential, s.structure, s.ensemble, s.run.seed)
+            system, self.velocity_origin = structure.make_system(
+                atoms, potential, s.structure, s.ensemble, s.run.seed, s.run.steps > 0
+            )  # fmt: skip
             self._stop_drift(system, ensemble)
             if ensemble.changes_cell or s.minimize.pressure_bar is not None:
                 self._make_lower_triangular(system)
@@ -271,7 +273,7 @@ class Job:
         self.warnings += preflight.check_timestep(
             s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
         )
-        still = not np.any(system.velocities)
+        still = s.run.steps > 0 and not np.any(system.velocities)
         if still and s.ensemble.type in ("nvt", "npt") and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
@@ -520,6 +522,7 @@ class Job:
         simulation = Simulation(system, potential.operators, domain, ensemble, hooks, self.parameters)
         if s.minimize.method != "none" and not self.going_on:
             self._minimize(log, simulation)
+            saver.relaxed = True
         if potential.device != "cpu":
             on_device = DeviceRun(potential, system, ensemble.needs_virial, self.parameters)
             on_device.take_over(simulation)

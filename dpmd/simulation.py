@@ -60,6 +60,9 @@ class Hook:
     def __call__(self, simulation):
         """At a step that is due."""
 
+    def saved(self, simulation):
+        """After a checkpoint: what is in memory alone may be needed by a run that goes on from there."""
+
     def finish(self, simulation):
         """After the last step, also when the run is stopped early."""
 

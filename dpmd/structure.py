@@ -150,11 +150,12 @@ def _set_masses(atoms, settings):
     atoms.set_masses(masses)
 
 
-def make_system(atoms, potential, settings, ensemble, seed):
+def make_system(atoms, potential, settings, ensemble, seed, moving=True):
     """The System to start from: types by element, velocities as ``[structure]`` asks.
 
     ensemble : validated ``[ensemble]`` section, whose first temperature is the default for
-    velocities drawn here.  Returns ``(system, sentence about the velocities)``.
+    velocities drawn here; moving : False where velocities need not be told, and are zero then.
+    Returns ``(system, sentence about the velocities)``.
     """
     types = assign_types(atoms.symbols, potential.type_map, settings.where("file"))
     system = potential.system(atoms, types)
@@ -172,6 +173,8 @@ def make_system(atoms, potential, settings, ensemble, seed):
     kelvin = settings.initial_temperature_K
     if kelvin is None:
         kelvin = ensemble.temperature_K[0] if ensemble.temperature_K else None
+    if kelvin is None and not moving:
+        return system, "zero"
     if kelvin is None:
         raise InputError(
             f"{settings.where()}: the structure has no velocities; set initial_temperature_K "

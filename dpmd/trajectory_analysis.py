@@ -8,6 +8,7 @@ transforms (scipy.fft), in N log N.  Sources: M. P. Allen, D. J. Tildesley, "Com
 Liquids" (2017), chapters 2.6, 2.7 and 8; G. R. Kneller et al., Comput. Phys. Commun. 91, 191 (1995).
 """
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -200,7 +201,7 @@ def unwrapped(structures):
 
 
 class AnalysisHook(Hook):
-    """An analysis that gathers samples during a run and writes a CSV file at its end.
+    """An analysis that gathers samples during a run and writes a CSV file with checkpoints and at its end.
 
     every : steps between samples; path : file; first_step : samples before it are left out; log : a
     function of text for what is found, or None.  On several ranks root does it all; ``whole`` is the
@@ -211,7 +212,7 @@ class AnalysisHook(Hook):
 
     def __init__(self, path, every, first_step=0, log=None):
         self.path, self.every, self.first_step, self.log = Path(path), every, first_step, log
-        self.steps = []
+        self.steps, self._next_save = [], 0.0
 
     def start(self, simulation):
         self._seen = None
@@ -225,9 +226,20 @@ class AnalysisHook(Hook):
                 self.steps.append(step)
                 self.sample(self.whole)
 
+    def saved(self, simulation):
+        # a run that is killed is to lose no samples; but long series take time, less than a twentieth of it
+        begin = time.monotonic()
+        if self.steps and begin > self._next_save:
+            log, self.log = self.log, None
+            self._write(simulation)
+            self.log, end = log, time.monotonic()
+            self._next_save = end + 20 * (end - begin)
+
     def finish(self, simulation):
-        if not self.steps:
-            return
+        if self.steps:
+            self._write(simulation)
+
+    def _write(self, simulation):
         columns = self.columns(simulation)
         header = f"# {self.title}; steps {self.steps[0]} to {self.steps[-1]}, {len(self.steps)} samples"
         lines = [header, ",".join(columns)]
@@ -380,11 +392,15 @@ def create(section, log=None, going_on_from=None):
     """The hook that a validated ``[[analysis]]`` section describes.
 
     going_on_from : step at which a continued run starts.  Samples of the earlier part are in its file,
-    which is kept: the new one carries the step in its name.
+    which is kept: the new one carries the step in its name.  The log says so.
     """
     path = Path(section.file or f"{section.type}.csv")
     if going_on_from is not None:
-        path = path.with_name(f"{path.stem}.from{going_on_from}{path.suffix}")
+        part = path.with_name(f"{path.stem}.from{going_on_from}{path.suffix}")
+        if log:
+            kept = "are" if path.exists() else "should be (but it is not there)"
+            log(f"  analysis    {section.type} from step {going_on_from} on: {part}; earlier samples {kept} in {path}")
+        path = part
     if section.type in ("rdf", "coordination"):
         if section.cutoff_A is None:
             raise InputError(f"{section.where('type')}: {section.type} needs cutoff_A, the largest distance in Å")

@@ -1,6 +1,7 @@
 """Bad input: a clear message, exit code 2 before anything runs, 1 in mid-run."""
 
 import json
+import resource
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import ase.io
 import numpy as np
 import pytest
 
-from dpmd import cli
+from dpmd import Simulation, checkpoint, cli
 
 
 def rewrite(change):
@@ -342,3 +343,21 @@ def test_more_neighbours_than_sel(water_run, tmp_path, find_model):
     code, text = water_run(model={"file": "small_sel.dp"}, run={"steps": 3})
     assert code == 0
     assert "the nearest were kept" in text
+
+
+def test_checkpoint_on_a_full_disk(tmp_path, small_water, find_model):
+    """One sentence, and the checkpoint before stays."""
+    simulation = Simulation.from_atoms(small_water.repeat(2), find_model("water_md0.dp"), initial_temperature_K=300)
+    simulation.run(0)
+    path = tmp_path / "checkpoint.h5"
+    settings = (simulation.ensemble, 0.0005, {}, "model", {})
+    checkpoint.write(path, simulation.system, *settings)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"checkpoint.h5: cannot be written: File too large$"):
+            checkpoint.write(path, simulation.system, *settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.h5"]

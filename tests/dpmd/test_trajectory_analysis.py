@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
+from dpmd import Simulation
 from dpmd import trajectory_analysis as analysis
+from dpmd.checkpoint import Checkpoint
 
 
 def table(path):
@@ -117,6 +119,20 @@ def test_during_a_run(water_run):
     assert (Path("vdos.csv")).read_text().startswith("# vibrational density of states; steps 0 to 20, 21 samples")
 
 
+def test_samples_are_saved_with_checkpoints(tmp_path, small_water, find_model):
+    """So that a run that is killed loses none of those before the checkpoint from which it goes on."""
+    hook = analysis.MeanSquareDisplacementHook(tmp_path / "msd.csv", 1)
+    saver = Checkpoint(5, tmp_path / "checkpoint.h5", "model", {}, {})
+    simulation = Simulation.from_atoms(
+        small_water, find_model("water_md0.dp"), initial_temperature_K=300, threads=1, hooks=[hook, saver]
+    )
+    saved = []
+    simulation.every(1, lambda s: saved.append(len(table(hook.path)["time_ps"]) if hook.path.exists() else 0))
+    simulation.run(6)
+    assert saved == [0, 0, 0, 0, 0, 6, 6]
+    assert len(table(hook.path)["time_ps"]) == 7
+
+
 def test_files_are_kept(water_run):
     """A second run does not overwrite; a continued one writes beside."""
     section = {"analysis": [{"type": "msd", "every": 1}]}
@@ -129,6 +145,7 @@ def test_files_are_kept(water_run):
     assert code == 0, text
     assert Path("msd.csv").read_text() == before
     assert len(table("msd.from20.csv")["time_ps"]) == 10
+    assert "msd from step 20 on: msd.from20.csv; earlier samples are in msd.csv" in text
 
 
 @pytest.mark.parametrize(
