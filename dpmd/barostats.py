@@ -205,6 +205,12 @@ class NoseHooverBarostat(NoseHooverChain):
             if k < 3:
                 force += kinetic
             self.rate[k] = (self.rate[k] + half * force / self.mass[k]) * drag
+        if not (np.abs(half * self.rate) < 0.1).all():
+            raise RunError.everywhere_raised(
+                f"step {system.step}: the barostat strains the cell by {half * np.abs(self.rate).max():.3g} in half a "
+                "step. Use a longer relaxation time of the pressure (1000 steps are usual), a smaller time step, or "
+                "relax the structure first"
+            )
 
     def _scale_velocities(self, system):
         """Half a step of the velocities under the strain rate alone."""
@@ -222,12 +228,6 @@ class NoseHooverBarostat(NoseHooverChain):
         """Half a step of the cell, and of the atoms with it; the fixed point stays where it is."""
         half, w, old = self.timestep / 2, self.rate.tolist(), system.cell.tolist()
         lengths, (xy, xz, yz) = [old[k][k] for k in range(3)], (old[1][0], old[2][0], old[2][1])
-        if not all(abs(half * rate) < 0.1 for rate in w):
-            raise RunError.everywhere_raised(
-                f"step {system.step}: the barostat strains the cell by {half * np.abs(self.rate).max():.3g} in half a "
-                "step. Use a longer relaxation time of the pressure (1000 steps are usual), a smaller time step, or "
-                "relax the structure first"
-            )
         growth = [math.exp(half * rate) for rate in w[:3]]
         free = [k in self.coupling.targets for k in range(6)]
 
