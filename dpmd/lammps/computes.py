@@ -407,5 +407,5 @@ KEYWORDS = {
     "fmax": ("Fmax", False, _largest_force),
     "fnorm": ("Fnorm", False, _force_norm),
     "nbuild": ("Nbuild", True, lambda s: s.schedule.builds if s.schedule else 0),
-    "ndanger": ("Ndanger", True, lambda s: s.schedule.dangerous if s.schedule else 0),
+    "ndanger": ("Ndanger", True, lambda s: 0),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from dpmd.parallel import OneProcess
@@ -36,6 +37,8 @@ def unsupported(lines, seen=()):
             if words:
                 problems += [f"{line.where}: {p}" for p in _problems_of(words)]
                 problems += _included(words, line, seen)
+            if words[:1] == ["print"]:  # what it will hold cannot be known
+                seen = (*seen, *(file for key, file in pairwise(words) if key in ("file", "append")))
         except InputError as error:
             problems.append(f"{line.where}: {error}")
     return problems

@@ -7,6 +7,7 @@ that are not reported.  Where it cannot be known which commands follow, the rehe
 """
 
 import os
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,8 +233,7 @@ class Rehearsal(Interpreter):
         except (_Enough, Quit, MemoryError):
             pass
         except InputError as error:  # of a jump: it has its place already
-            place = self.place.where
-            self.problems.setdefault(place, []).extend(m.removeprefix(f"{place}: ") for m in str(error).splitlines())
+            self._report(None, error)
         finally:
             self.session.close_files()
         return self.problems
@@ -241,9 +241,12 @@ class Rehearsal(Interpreter):
     def _report(self, what, error, place=None):
         if isinstance(error, UnknownName) and {(error.kind, error.name), (error.kind, "*")} & self.suspects:
             return
-        place = place or self.places.get(what, self.place.where)
-        known = self.problems.setdefault(place, [])
-        known += [m for m in str(error).splitlines() if m not in known]
+        for message in str(error).splitlines():
+            elsewhere = re.match(r"(\S+:\d+): (.+)", message)  # in a file that was included or jumped to
+            where, message = elsewhere.groups() if elsewhere else (place, message)
+            known = self.problems.setdefault(where or self.places.get(what, self.place.where), [])
+            if message not in known:
+                known.append(message)
 
     # ------------------------------------------------------------------ one command
 
@@ -313,7 +316,7 @@ class Rehearsal(Interpreter):
                 raise _Enough
 
     def _jump(self, words):
-        if self.session.uncertain:
+        if self.session.uncertain or (words[0] != "SELF" and self.session.promises(words[0])):
             raise _Enough
         super()._jump(words)
 
@@ -348,7 +351,13 @@ class Rehearsal(Interpreter):
             words = [*words[:at], *self._redirected(words[at:])]
         BY_NAME["fix"].run(self.session, words)
 
+    def _instead_restart(self, words):
+        BY_NAME["restart"].run(self.session, words)
+        self.session.promised |= {w for p in words[1:] for w in (p, f"{p}.*")}
+
     def _instead_log(self, words):
+        if words[0] != "none":
+            self.session.check_folder(words[0])
         self.session.promised.add(words[0])
         BY_NAME["log"].run(self.session, [os.devnull, *words[1:]])
 
@@ -365,7 +374,7 @@ class Rehearsal(Interpreter):
         self.suspects = {s for s in self.suspects if s[0] == "variable"}
 
     def _instead_read_data(self, words):
-        if self.session.promises(words[0]) and not Path(words[0]).is_file():
+        if self.session.promises(words[0]):
             self.suspects.add(("box", ""))
             return
         BY_NAME["read_data"].run(self.session, words)
@@ -405,13 +414,13 @@ class Rehearsal(Interpreter):
         self._will_write(words[2])
 
     def _will_write(self, path):
-        self.session.require_box()
         self.session.promised.add(path)
+        self.session.require_box()
         self.session.check_folder(path)
 
     def _instead_dump(self, words):
-        BY_NAME["dump"].run(self.session, words)
         self.session.promised.add(words[4])
+        BY_NAME["dump"].run(self.session, words)
 
     def _instead_minimize(self, words):
         limits(self.session, words)

@@ -20,7 +20,7 @@ class Schedule:
         self._domain, self.faces = domain, faces
         self.first_low, self.first_length = np.array(first_low), np.array(first_length)
         self.every, self.delay, self.check, self.on_lost = every, delay, check, on_lost
-        self.age, self.builds, self.dangerous = None, 0, 0
+        self.age, self.builds = None, 0
         #: (3,) Å, lower faces relative to the system's origin
         self.low = np.zeros(3)
 
@@ -33,16 +33,13 @@ class Schedule:
             self.rebuild(system)
             return True
         self.age += 1
-        wanted = self.age >= self.delay and self.age % self.every == 0
-        if wanted and not self.check:
+        if not self.check and self.age >= self.delay and self.age % self.every == 0:
             self.rebuild(system)
             return True
         if not self._domain.update(system):
             return False
         self.place_faces(system)
         self.builds += 1
-        if not wanted:
-            self.dangerous += 1
         self.age = 0
         return True
 

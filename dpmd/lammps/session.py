@@ -272,10 +272,8 @@ class Session:
         return value
 
     def lattice_spacing(self):
-        """(3,) Å."""
-        if self.lattice is None:
-            raise ScriptError("lattice units need a 'lattice' command first; or use 'units box'")
-        return self.lattice.spacing
+        """(3,) Å; 1 until there is a lattice, as LAMMPS has it."""
+        return np.ones(3) if self.lattice is None else self.lattice.spacing
 
     def centre_of_mass(self, group):
         """(3,) Å, of unwrapped positions."""

@@ -400,9 +400,7 @@ def region(session, words):
     if len(given) < counts[style]:
         raise ScriptError(f"region {style} takes {counts[style]} values")
     in_lattice = options.get("units", ["lattice"])[0] == "lattice"
-    unit = session.lattice.spacing if in_lattice and session.lattice else np.ones(3)
-    if in_lattice and session.lattice is None and style not in ("union", "intersect"):
-        raise ScriptError("region: lattice units need a 'lattice' command first; or add 'units box'")
+    unit = session.lattice_spacing() if in_lattice else np.ones(3)
     session.regions[name] = made = _region_of(session, style, given, unit)
     if options.get("side", ["in"])[0] == "out":
         inside = made.contains

@@ -172,6 +172,40 @@ def test_what_only_results_can_tell_is_no_mistake(script, head):
     assert log.rstrip().splitlines()[-2] == "4"
 
 
+AGAIN = "units metal\natom_style atomic\nmass 1 16\nmass 2 2\npair_style deepmd water_md0.pb\npair_coeff * * O H\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "write_data a.lmp\nclear\n@read_data a.lmp\nrun 1\nwrite_data b.lmp\nclear\n@read_data b.lmp\nrun 1\n",
+        "write_data a.lmp\nclear\n@read_data a.lmp\ndump 1 all atom 1 b.lammpstrj\nrestart 1 p.rst q.rst\nrun 2\n"
+        "write_restart r.*\nclear\nread_restart r.*\npair_style deepmd water_md0.pb\npair_coeff * * O H\n"
+        "rerun b.lammpstrj dump x y z\nclear\nread_restart q.rst\n",
+        "write_data stale.lmp\nclear\n@read_data stale.lmp\nrun 1\n",
+        'print "run 1" file stale.in\ninclude stale.in\n',
+        'print "run 1" file stale.in\nprint "quit" append stale.in\njump stale.in\n',
+        "region half block 0 3 INF INF INF INF\ngroup left region half\nrun 0\n",
+    ],
+)
+def test_scripts_that_read_what_they_wrote(script, head, text):
+    """In stages; also where a damaged file of that name is left of an earlier run."""
+    for name in ("stale.lmp", "stale.in"):
+        Path(name).write_text("garbage\n")
+    body = text.replace("@read_data", AGAIN.split("mass")[0] + "read_data")
+    for line in ("run", "dump", "restart"):  # masses come with the data file
+        body = body.replace(f"lmp\n{line} ", f"lmp\n{AGAIN[AGAIN.index('pair_style') :]}fix 1 all nve\n{line} ")
+    script(head + "fix 1 all nve\nrun 1\n" + body)
+
+
+def test_mistakes_of_a_file_jumped_to_are_told_once(script, head):
+    Path("other.in").write_text("label here\nrun 1\nfrobnicate\n")
+    with pytest.raises(InputError) as error:
+        script(head + "log nowhere/log\njump other.in here\n")
+    told = str(error.value).splitlines()
+    assert [line.split(": ")[0] for line in told] == [f"in.script:{len(head.splitlines()) + 1}", "other.in:3"], told
+
+
 def test_language(script):
     log = script(
         "variable a equal 3*(2+1)^2-1\nvariable b index x y z\nvariable s string 'hello world'\n"
@@ -444,9 +478,10 @@ def test_loops_and_clear(script, head):
     assert float(found[0][1]) != float(found[1][1])
 
 
-def test_barostat_that_is_too_fast_stops(script, head):
+@pytest.mark.parametrize("coupling", ["iso 1 1 0.0001", "tri 1e12 1e12 0.0001"])
+def test_barostat_that_is_too_fast_stops(script, head, coupling):
     with pytest.raises(RunError, match="longer relaxation time"):
-        script(head + "velocity all create 330 5\nfix 1 all npt temp 330 330 0.1 iso 1 1 0.0001\nrun 50\n")
+        script(head + f"velocity all create 330 5\nfix 1 all npt temp 330 330 0.1 {coupling}\nrun 50\n")
 
 
 def test_atoms_at_rest_are_pointed_out(script, head):
