@@ -7,6 +7,7 @@ Everything that needs CuPy is here, and imported only when a device is made.  Th
 import ctypes
 import os
 import platform
+import shutil
 import warnings
 from functools import cache, partial
 from importlib import resources
@@ -36,11 +37,18 @@ def source(*names):
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
+def has_driver():
+    """Whether an NVIDIA driver seems to be installed."""
+    return os.path.exists("/proc/driver/nvidia") or shutil.which("nvidia-smi") is not None
+
+
 def available():
     """Why no GPU can be used, in words, or None if one can."""
     try:
         import cupy
     except ImportError:
+        if not has_driver():
+            return "no NVIDIA driver is here, nor CuPy"
         return "CuPy is not installed; pip install 'dpmd[cuda13]' (or [cuda12], as the driver needs)"
     except Exception as error:  # a broken CUDA installation raises many kinds
         return f"CuPy does not load ({error})"
