@@ -321,15 +321,12 @@ class DeviceDomain:
 
     def _share_types(self, types, n):
         """The types of all atoms and ghosts; -1 where there is none."""
-        xp, n_outgoing, owners = self.device.xp, self._n_outgoing, self._owners
         self.types[n:] = -1
         self.types[:n] = types
-        if n and len(owners):
-            of_entries = xp.where(owners < 0, -1, types[xp.maximum(owners, 0)])
-            self.types[self._images_first :] = of_entries[n_outgoing:]
-            self._outgoing_types[...] = of_entries[:n_outgoing]
-        elif len(owners):
-            self._outgoing_types.fill(-1)
+        self._kernels.threads(
+            "share_types", len(self._owners), len(self._owners), self._n_outgoing, self._images_first, types,
+            self._owners, self._outgoing_types, self.types,
+        )  # fmt: skip
         if self._several:
             self._send_types()
 
@@ -437,9 +434,8 @@ class DeviceDomain:
     def _extent(self, system):
         """Corners (low, high), Å, of a box around all atoms, ghosts included."""
         if system.periodic.all():
-            corners = self._corners[-1].reshape(2, 3).T  # of its own window
-            points = np.stack(np.meshgrid(*corners, indexing="ij"), axis=-1).reshape(-1, 3) @ system.cell
-            return points.min(axis=0), points.max(axis=0)
+            ends = self._corners[-1].reshape(2, 3, 1) * system.cell  # of its own window, along each lattice vector
+            return ends.min(axis=0).sum(axis=0), ends.max(axis=0).sum(axis=0)
         xp, here, known = self.device.xp, self.positions[:, :3], (self.types >= 0)[:, None]
         corners = xp.stack([xp.where(known, here, np.inf).min(axis=0), xp.where(known, here, -np.inf).max(axis=0)])
         low, high = self.device.download(corners)

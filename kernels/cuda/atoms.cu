@@ -131,6 +131,15 @@ extern "C" __global__ void place_ghosts(
   if (e < n_outgoing) outgoing[e] = ghost; else atoms[(size_t)first + e - n_outgoing] = ghost;
 }
 
+// Ghosts are of their owners' types: the entries of place_ghosts; -1 for spare room.
+extern "C" __global__ void share_types(
+    int n, int n_outgoing, int first, const int* types, const int* owners, int* outgoing, int* all) {
+  const int e = THREAD;
+  if (e >= n) return;
+  const int type = owners[e] < 0 ? -1 : types[owners[e]];
+  if (e < n_outgoing) outgoing[e] = type; else all[(size_t)first + e - n_outgoing] = type;
+}
+
 // Adds the forces on ghosts that other processes have computed to their owners; integers, so that the
 // order does not matter.
 extern "C" __global__ void add_returned(int n, const int* owners, const int64* returned, int64* forces) {

@@ -276,7 +276,7 @@ def test_a_missing_gpu_is_explained(find_model):
         pytest.skip("there is a GPU")
     from dpmd.errors import InputError
 
-    with pytest.raises(InputError, match=r"cuda:0: (CuPy|The CUDA|the CUDA).*--device cpu"):
+    with pytest.raises(InputError, match=r"cuda:0: (CuPy|The CUDA|the CUDA|no NVIDIA).*--device cpu"):
         Potential(find_model("water_md0_c.pb"), device="cuda")
     assert Potential(find_model("water_md0_c.pb"), device="auto").device == "cpu"
     with pytest.raises(InputError, match="choose auto, cpu, cuda"):
