@@ -27,6 +27,8 @@ from .migration import deliver
 from .partition import IMBALANCE_LIMIT, Partition, divide_cell, equal_boundaries
 from .processes import OneProcess
 
+#: part of the skin that may be used up for the next forces to be computed before the host has looked
+_NEAR = 0.95
 #: cells per cutoff length of the search for neighbours
 _CELLS_PER_CUTOFF = 2
 #: Å, by which halos are larger than asked for, against rounding
@@ -48,8 +50,8 @@ class DeviceNeighbors:
     follow : moves the ghosts, to be called before every evaluation, and give_back, to be called after it,
     brings the forces on them to their owners; recordable : whether both can be part of a recorded step;
     with_virial : whether every evaluation computes the virial too; else reading it costs one more;
-    ahead : set by the operators: evaluates this list; called while the host still waits to hear whether the
-    list is good, and then is_ahead.
+    ahead : set by the operators: evaluates this list, while the host still waits to hear whether that is good;
+    returns is_ahead, whether it did.
     """
 
     n: int
@@ -155,6 +157,7 @@ class DeviceDomain:
         self._reference_cell = system.cell.copy()
         self.rebuilds += 1
         self._flag.clear()
+        self._near_limit = self._several
 
     def _keys(self, system, reach, inverse):
         """Wrap the atoms; returns what sorts them, (n,) int64."""
@@ -468,15 +471,17 @@ class DeviceDomain:
         if self._check is None or self._check_key != key:
             n = len(system)
             self._check_key, self._check = key, self._kernels.prepared(
-                "check_motion", n, n, system.atoms, self._reference, (0.5 * free) ** 2, self._flag.pointer
+                "check_motion", n, n, system.atoms, self._reference, (0.5 * free) ** 2, (_NEAR * 0.5 * free) ** 2,
+                self._flag.pointer,
             )  # fmt: skip
         self._check()
         self._flag.mark()
-        if self.neighbors.ahead is not None and not self._several:  # all ranks would have to do so together
-            # the forces of a list that is most likely still good: the GPU need not wait for the host
-            self.neighbors.ahead()
-            self.neighbors.is_ahead = True
-        return bool(self.processes.largest(self._flag.read()))
+        if self.neighbors.ahead is not None and not self._near_limit:
+            # the list was far from used up a step ago, so it is most likely still good: the GPU need not wait
+            self.neighbors.is_ahead = self.neighbors.ahead()
+        used_up, near = self._flag.read()
+        self._near_limit = self._several or bool(near)  # several would have to go ahead together
+        return bool(self.processes.largest(used_up))
 
     def fold(self, values):
         """Sums over local atoms and their images elsewhere of values (rows of forces, ...).

@@ -241,13 +241,16 @@ extern "C" __global__ void rows_of_list(
   }
 }
 
-// Sets *flag if an atom has moved further than sqrt(limit2) (Å^2) from where the list was built, or
-// its position is not a number.
-extern "C" __global__ void check_motion(int n, const Atom* atoms, const Atom* reference, double limit2, int* flag) {
+// Sets flags[0] if an atom has moved further than sqrt(limit2) (Å^2) from where the list was built, or
+// its position is not a number; flags[1] likewise for near2.
+extern "C" __global__ void check_motion(
+    int n, const Atom* atoms, const Atom* reference, double limit2, double near2, int* flags) {
   const int i = THREAD;
   if (i >= n) return;
   const double dx = atoms[i].x - reference[i].x, dy = atoms[i].y - reference[i].y, dz = atoms[i].z - reference[i].z;
-  if (!(dx * dx + dy * dy + dz * dz <= limit2)) *flag = 1;
+  const double distance2 = dx * dx + dy * dy + dz * dz;
+  if (!(distance2 <= near2)) flags[1] = 1;
+  if (!(distance2 <= limit2)) flags[0] = 1;
 }
 
 // ---------------------------------------------------------------- integration

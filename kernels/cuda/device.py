@@ -76,28 +76,28 @@ def identity(index):
 
 
 class Flag:
-    """An integer that kernels set and the host reads: host memory that the device sees.
+    """Two integers that kernels set and the host reads: host memory that the device sees.
 
     mark : function that notes the launches so far and returns a function that waits for them.
     """
 
     def __init__(self, allocation, pointer, mark):
         self._allocation, self._mark, self._wait = allocation, mark, None
-        self._value = np.frombuffer(allocation, np.int32, 1)
+        self._value = np.frombuffer(allocation, np.int32, 2)
         self.pointer = np.uint64(pointer)
 
     def clear(self):
-        """Set it to 0; no kernel that may set it must be running."""
-        self._value[0] = 0
+        """Set them to 0; no kernel that may set them must be running."""
+        self._value[:] = 0
 
     def mark(self):
         """Let :meth:`read` wait for the kernels launched so far, not for later ones."""
         self._wait = self._mark()
 
     def read(self):
-        """Wait for the kernels launched before :meth:`mark`, then return the value."""
+        """Wait for the kernels launched before :meth:`mark`, then return the values."""
         self._wait()
-        return int(self._value[0])
+        return self._value.tolist()
 
 
 class Connection:

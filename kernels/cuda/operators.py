@@ -418,9 +418,15 @@ class CudaOperators:
         if not neighbors.is_ahead:
             self._replay()
         neighbors.is_ahead = False
-        if self._few:
-            neighbors.ahead = self._replay
+        neighbors.ahead = self._go_ahead
         return result
+
+    def _go_ahead(self):
+        """Evaluate the recorded step once more; False if it cannot be done in this way."""
+        if self._replay is None or self._recorded_scratch is not self._scratch:
+            return False
+        self._replay()
+        return True
 
     def _record(self, neighbors, work):
         """A function that evaluates these lists, and later ones in the same arrays, recorded as far as may be."""
