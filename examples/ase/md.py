@@ -24,7 +24,7 @@ atoms = ase.io.read(WATER / "water.extxyz")
 scripted = atoms.copy()
 scripted.calc = DP(WATER / "water.dp")
 MaxwellBoltzmannDistribution(scripted, temperature_K=330, rng=np.random.default_rng(0))
-dynamics = Langevin(scripted, 0.5 * units.fs, temperature_K=330, friction=0.01 / units.fs)
+dynamics = Langevin(scripted, 0.5 * units.fs, temperature_K=330, friction=0.01 / units.fs, fixcm=False)
 begin = time.perf_counter()
 dynamics.run(steps)
 elapsed = time.perf_counter() - begin
