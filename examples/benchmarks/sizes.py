@@ -15,32 +15,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[1]
+from cpu import EXAMPLES, INPUT
+
 #: name: (atoms of the example's structure, fs)
 SYSTEMS = {"water": (192, 0.5), "copper": (256, 1.0)}
 #: copies of the structure along each axis
 COPIES = {"water": (1, 2, 4), "copper": (1, 2, 3)}
 #: µs per atom and step of one core, only to choose the number of steps
 USUAL = {"double": 30.0, "mixed": 15.0, "half": 15.0}
-
-INPUT = """
-[structure]
-file = "{structure}"
-replicate = [{copies}, {copies}, {copies}]
-initial_temperature_K = 300
-[model]
-file = "{model}"
-[ensemble]
-type = "nve"
-[run]
-steps = {steps}
-timestep_fs = {timestep}
-seed = 1
-precision = "{precision}"
-threads = {threads}
-[thermo]
-every = {steps}
-"""
 
 
 def measure(folder, name, copies, precision, threads, seconds):
