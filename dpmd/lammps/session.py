@@ -563,7 +563,7 @@ class Session:
             name = model.type_map[number] if number >= 0 else "ignored"
             count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
-        for warning in type_table(self.system)[1]:
+        for warning in (*model.source.warnings, *type_table(self.system)[1]):
             self.log.warning(warning)
 
     def _check_cell(self, potential):
