@@ -66,6 +66,11 @@ class DP(Calculator):
         aparam=None,
         **kwargs,
     ):
+        """Load a model; the arguments are explained at :class:`DP`, further ones go to ASE's ``Calculator``.
+
+        Raises ValueError (:class:`dpmd.errors.InputError` or ``dpmd.models.ModelError``) for a file that is no model
+        that dpmd reads.
+        """
         from .potential import Potential
 
         super().__init__(label=label, **kwargs)
@@ -77,6 +82,11 @@ class DP(Calculator):
         #: Å^3, 0 where there is no stress; kept while the cell stays
         self._volume = None
         self._numbers = self._types = None
+
+    def __repr__(self):
+        potential = self.potential
+        path = potential.model.source.path
+        return f"DP({str(path)!r}, device={potential.device!r}, precision={potential.precision!r})"
 
     def _types_of(self, atoms):
         """Model types (n,), looked up again only when the elements change."""

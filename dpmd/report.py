@@ -17,7 +17,7 @@ from .plots import GRID, INK, MUTED, PALETTE, style
 _PHASES = {
     "geometry": "#174e6f", "embedding": "#2a6f97", "descriptor": "#5b9bbf", "fitting": "#9cc5de",
     "force": "#c9e0ee", "waiting": "#e4e7eb", "neighbor": "#e07a3f", "communication": "#f0b088",
-    "integrate": "#3a9d6e", "output": "#c9a227", "other": "#b8c1cc",
+    "integrate": "#3a9d6e", "output": "#c9a227", "other": "#b8c1cc", "threads": "#8d99a6",
 }  # fmt: skip
 
 
@@ -193,8 +193,8 @@ def _times(axis, run):
     total = sum(phases.values())
     main = {name: t for name, t in phases.items() if t >= 0.015 * total}
     rest = total - sum(main.values())
-    if rest > 0:
-        main["other"] = main.pop("other", 0.0) + rest
+    if rest > 1e-9 * total:
+        main["smaller ones"] = rest
     colours = [_PHASES.get(name.removeprefix("force: "), MUTED) for name in main]
     wedges, _ = axis.pie(
         list(main.values()), colors=colours, startangle=90, counterclock=False, radius=1.0,
@@ -254,7 +254,9 @@ def _facts(run):
         (f"{steps * timestep * 1e-3:.3g}", "ps", f"{steps:,} steps of {timestep:g} fs"),
     ]
     if s.get("drift_meV_per_atom_ns") is not None:
-        facts.append((f"{s['drift_meV_per_atom_ns']:.2g}", "meV/atom/ns", "drift of the conserved energy"))
+        error = s.get("drift_error_meV_per_atom_ns")
+        unit = "meV/atom/ns" if error is None else f"± {error:.2g} meV/atom/ns"
+        facts.append((f"{s['drift_meV_per_atom_ns']:.2g}", unit, "drift of the conserved energy"))
     return facts
 
 

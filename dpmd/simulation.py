@@ -109,7 +109,17 @@ class Simulation:
 
     @classmethod
     def from_atoms(cls, atoms, model, **options):
-        """A simulation of ASE Atoms with a model file; see :func:`dpmd.building.simulation` for the options."""
+        """A simulation of ASE Atoms with a model file, ready to :meth:`run`.
+
+        atoms : ASE Atoms, which are not changed; model : path, or a :class:`dpmd.Potential` to share.
+
+        Options and their defaults: ``ensemble="nve"`` (or nvt, npt, nph) with the keys of an input file's
+        ``[ensemble]`` (``temperature_K=330``, ``thermostat="langevin"``, ``pressure_bar=1``, ...: see
+        ``md-run --help-input``); ``timestep_fs=0.5``; ``initial_temperature_K=None``; ``seed=1``; ``steps=0``, over
+        which ramps extend; ``device="auto"``; ``precision="mixed"``; ``threads=None``, all cores; ``skin=1.0`` (Å);
+        ``fparam=None``, ``aparam=None``; ``hooks=()``; ``safe=True``; ``processes=None``, ``decomposition="node"``.
+        :func:`dpmd.building.simulation` explains each.  Raises InputError for whatever does not fit.
+        """
         from .building import simulation
 
         return simulation(atoms, model, **options)
