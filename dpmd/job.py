@@ -17,7 +17,7 @@ from dpmd.parallel.domain import UnusableStructure
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
-from dpmd.perfmodel.systems import PhysicalSystem
+from dpmd.perfmodel.systems import PhysicalSystem, closed_cell, open_directions
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
 from .devices import DeviceRun, device_of_rank
@@ -398,6 +398,9 @@ class Job:
         )  # fmt: skip
         log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
         self.neighbors_per_atom = float(counts.mean.sum())
+        along = system.positions @ np.linalg.inv(open_directions(system.cell, system.periodic))
+        ends = [self.processes.largest(x.max(axis=0, initial=-np.inf)) for x in (along, -along)]
+        self.extents = sum(ends)  # (3,) Å along open directions
 
     def _predict(self, log, potential, system):
         """Expected speed on this machine, by the model behind ``dp-perf``."""
@@ -405,9 +408,10 @@ class Job:
         if potential.device != "cpu":
             return  # the machine that it knows is this one's CPU
         try:
+            cell = closed_cell(system.cell, system.periodic, self.extents, potential.model.cutoff + s.run.skin)
             physical = PhysicalSystem(
-                "this system", system.n_atoms, system.n_atoms / system.volume, tuple(map(tuple, system.cell)),
-                s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom or None,
+                "this system", system.n_atoms, system.n_atoms / abs(np.linalg.det(cell)), tuple(map(tuple, cell)),
+                s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom,
             )  # fmt: skip
             self.prediction = predict_here(
                 self._sizes(potential), physical, ranks_per_node=self.processes.size,
@@ -639,6 +643,7 @@ class Job:
             "ns_per_day": per_day,
             "predicted_ns_per_day": self.prediction.ns_per_day if self.prediction else None,
             "drift_meV_per_atom_ns": drift if drift == drift else None,
+            "drift_error_meV_per_atom_ns": uncertainty if drift == drift else None,
         }
         if self.processes.size > 1:
             self._print_shares(log, domain)
@@ -671,7 +676,7 @@ class Job:
         s, system, domain, steps = self.settings, simulation.system, simulation.domain, simulation.steps_done
         sizes = replace(self._sizes(potential), tabulated=not s.run.no_tabulate)
         per_step = {name.removeprefix("force: "): mean / max(steps, 1) for name, (_, mean, _) in phases.items()}
-        per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("threads")
+        per_step["force"] = per_step.pop("assembly")
         slowest = self.processes.largest(sum(potential.operators.seconds.values())) / max(steps, 1)
         several = self.processes.size > 1
         by_rank = several and domain.scheme in ("rank", "GPU")  # a box for each

@@ -238,13 +238,19 @@ def _missing_machine():
 
 def _add_job(parser):
     parser.add_argument("--model", required=True, help="model file, or named sizes such as copper-32-64-128")
-    parser.add_argument("--system", required=True, help="copper, water, a TOML file or a structure file")
+    parser.add_argument(
+        "--system",
+        required=True,
+        help="copper, water, a structure or LAMMPS data file, an input of md-run, or a TOML file with density or cell",
+    )
     parser.add_argument("--atoms", type=int, help="rescale the system to this many atoms")
     parser.add_argument("--engine", default="dpmd", choices=sorted(ENGINES))
     parser.add_argument("--precision", default="mixed", help=f"{', '.join(PRECISIONS)} (default mixed)")
     parser.add_argument("--skin", type=float, default=2.0, help="Å (default 2)")
     parser.add_argument("--rebuild-every", type=float, default=50, help="steps between list builds (default 50)")
-    parser.add_argument("--timestep", type=float, help="fs (default: the system's)")
+    parser.add_argument(
+        "--timestep", type=float, help="fs (default: the system's; if its file names none, 0.5 with hydrogen, else 1)"
+    )
     parser.add_argument("--plot", type=Path, help="plot to write (.png, .svg)")
 
 
