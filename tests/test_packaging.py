@@ -3,6 +3,11 @@
 import ast
 import configparser
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,8 +37,56 @@ def module_name(folder):
 
 def test_every_package_is_listed():
     listed = set(config()["options"]["packages"].split())
-    there = {module_name(p.parent) for layer in LAYERS for p in (ROOT / layer).rglob("__init__.py")}
+    there = {module_name(path.parent) for path in modules() if path.name == "__init__.py"}
     assert there == listed
+
+
+def sources():
+    """Code and data of the layers: all files but documentation and what Python leaves behind."""
+    for layer in LAYERS:
+        for path in (ROOT / layer).rglob("*"):
+            hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts)
+            if path.is_file() and not hidden and path.suffix not in {".md", ".png"}:
+                yield path.relative_to(ROOT)
+
+
+def test_wheel_and_sdist_hold_every_source(tmp_path):
+    pytest.importorskip("setuptools", minversion="77", reason="pip install 'setuptools>=77' to build the package")
+    copy = tmp_path / "checkout"
+    for layer in LAYERS:  # nothing that an earlier build left can help
+        shutil.copytree(ROOT / layer, copy / layer, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    code = "from setuptools import build_meta as b; print(b.build_wheel('..')); print(b.build_sdist('..'))"
+    built = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    wheel, sdist = (tmp_path / name for name in built.stdout.splitlines() if name.endswith((".whl", ".gz")))
+
+    wanted = set(sources())
+    assert len(wanted) > 150
+    assert {path.suffix for path in wanted} >= {".py", ".cu", ".cuh", ".dp", ".json", ".toml"}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    installed = {path: path if path.parts[0] == "dpmd" else Path("dpmd", path) for path in wanted}
+    missing = sorted(str(path) for path, name in installed.items() if str(name) not in names)
+    assert not missing, f"not in the wheel: {', '.join(missing)}"
+    strange = {name for name in names if not name.startswith(("dpmd/", "dpmd-"))}
+    assert not strange, f"the wheel installs {', '.join(sorted(strange))} beside dpmd"
+    with tarfile.open(sdist) as archive:
+        names = {str(Path(*Path(name).parts[1:])) for name in archive.getnames()}
+    missing = sorted(str(path) for path in {*wanted, Path("README.md"), Path("LICENSE")} if str(path) not in names)
+    assert not missing, f"not in the sdist: {', '.join(missing)}"
+
+
+def modules(*layers):
+    """Paths of the Python files of some layers, or of all."""
+    found = []
+    for layer in layers or LAYERS:
+        files = sorted((ROOT / layer).rglob("*.py"))
+        assert len(files) > 5, f"{layer}/ has moved"
+        found += files
+    return found
 
 
 def imports_of(path):
@@ -55,7 +108,7 @@ def imports_of(path):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_import_downward_only(layer):
-    for path in sorted((ROOT / layer).rglob("*.py")):
+    for path in modules(layer):
         wrong = set(imports_of(path)) - ALLOWED[layer]
         assert not wrong, f"{path.relative_to(ROOT)} imports from {', '.join(sorted(wrong))}"
 
@@ -70,13 +123,12 @@ def test_every_dependency_says_what_it_is_for():
 
 def test_public_functions_have_docstrings():
     missing = []
-    for layer in LAYERS:
-        for path in sorted((ROOT / layer).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            if not ast.get_docstring(tree):
-                missing.append(f"{path.relative_to(ROOT)}")
-            for node in tree.body:
-                public = isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
-                if public and not ast.get_docstring(node):
-                    missing.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    for path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if not ast.get_docstring(tree):
+            missing.append(f"{path.relative_to(ROOT)}")
+        for node in tree.body:
+            public = isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+            if public and not ast.get_docstring(node):
+                missing.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert not missing, "\n".join(missing)
