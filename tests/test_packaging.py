@@ -132,3 +132,11 @@ def test_public_functions_have_docstrings():
             if public and not ast.get_docstring(node):
                 missing.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert not missing, "\n".join(missing)
+
+
+def test_no_text_presumes_a_release():
+    """An extra is installed from a checkout: the name dpmd is on no index yet."""
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    named = re.compile(r"\bdpmd\[(cuda|docs|mpi|test)")
+    found = [str(path.relative_to(ROOT)) for path in [*modules(), *tests] if named.search(path.read_text("utf-8"))]
+    assert not found, f"'.[extra]' in the checkout, not 'dpmd[extra]': {', '.join(found)}"

@@ -16,7 +16,7 @@ import pytest
 
 from dpmd.perfmodel.runs import read_runs
 
-pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "md_run_ranks.py"
