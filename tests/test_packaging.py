@@ -1,19 +1,26 @@
-"""The package is what setup.cfg says, and layers import downward only."""
+"""The package holds all sources, the installed one is what tests import, and layers import downward only."""
 
 import ast
 import configparser
+import importlib
+import json
+import os
 import re
 import shutil
+import site
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("dpmd", "parallel", "kernels", "models", "perfmodel")
+PACKAGES = tuple("dpmd" if layer == "dpmd" else f"dpmd.{layer}" for layer in LAYERS)
 #: what each layer may import from
 ALLOWED = {
     "dpmd": {"dpmd", "parallel", "kernels", "models", "perfmodel"},
@@ -50,6 +57,11 @@ def sources():
                 yield path.relative_to(ROOT)
 
 
+def target(path):
+    """Where a source lies in the installed package."""
+    return path if path.parts[0] == "dpmd" else Path("dpmd", path)
+
+
 def test_wheel_and_sdist_hold_every_source(tmp_path):
     pytest.importorskip("setuptools", minversion="77", reason="pip install 'setuptools>=77' to build the package")
     copy = tmp_path / "checkout"
@@ -68,8 +80,7 @@ def test_wheel_and_sdist_hold_every_source(tmp_path):
     assert {path.suffix for path in wanted} >= {".py", ".cu", ".cuh", ".dp", ".json", ".toml"}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    installed = {path: path if path.parts[0] == "dpmd" else Path("dpmd", path) for path in wanted}
-    missing = sorted(str(path) for path, name in installed.items() if str(name) not in names)
+    missing = sorted(str(path) for path in wanted if str(target(path)) not in names)
     assert not missing, f"not in the wheel: {', '.join(missing)}"
     strange = {name for name in names if not name.startswith(("dpmd/", "dpmd-"))}
     assert not strange, f"the wheel installs {', '.join(sorted(strange))} beside dpmd"
@@ -77,6 +88,53 @@ def test_wheel_and_sdist_hold_every_source(tmp_path):
         names = {str(Path(*Path(name).parts[1:])) for name in archive.getnames()}
     missing = sorted(str(path) for path in {*wanted, Path("README.md"), Path("LICENSE")} if str(path) not in names)
     assert not missing, f"not in the sdist: {', '.join(missing)}"
+
+
+def from_checkout():
+    """What a developer has done so that dpmd comes from this checkout, in words, or None."""
+    if ROOT in map(Path, map(os.path.realpath, sys.path)):
+        return "the checkout is on the path, by PYTHONPATH or python -m pytest"
+    source = json.loads(metadata.distribution("dpmd").read_text("direct_url.json") or "{}")
+    return "an editable install" if source.get("dir_info", {}).get("editable") else None
+
+
+def site_packages():
+    """Folder of the installed dpmd; skips the test where dpmd comes from this checkout.
+
+    ``.ci/run`` sets DPMD_TEST_INSTALLED, by which the test fails instead.
+    """
+    reason = from_checkout()
+    if reason and "DPMD_TEST_INSTALLED" not in os.environ:
+        pytest.skip(f"{reason}: dpmd is not the installed one")
+    assert reason is None
+    folder = Path(metadata.distribution("dpmd").locate_file(""))
+    assert folder in map(Path, (sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersitepackages()))
+    return folder
+
+
+@pytest.mark.parametrize("process", ["this", "child", "child in the checkout", "ranks"])
+def test_dpmd_is_the_installed_one(process, tmp_path, request):
+    code = f"from importlib import import_module as i; print(*(i(m).__file__ for m in {PACKAGES}), flush=True)"
+    wanted = " ".join(str(Path(site_packages(), *name.split("."), "__init__.py")) for name in PACKAGES)
+    program = tmp_path / "where.py"
+    program.write_text(code)
+    if process == "this":
+        assert " ".join(importlib.import_module(name).__file__ for name in PACKAGES) == wanted
+    elif process == "ranks":
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
+        _, text = request.getfixturevalue("mpi_run")(2, str(program), cwd=ROOT)
+        assert text.splitlines() == [wanted] * 2
+    else:
+        command, folder = (["-c", code], None) if process == "child" else ([str(program)], ROOT)
+        done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines() == [wanted]
+
+
+def test_the_installed_sources_are_those_of_the_checkout():
+    """A change since the last installation would be left out of the tests."""
+    folder = site_packages()
+    differ = [str(path) for path in sources() if (folder / target(path)).read_bytes() != (ROOT / path).read_bytes()]
+    assert not differ, f"changed since the last pip install '.[test]': {', '.join(differ)}"
 
 
 def modules(*layers):
