@@ -36,8 +36,8 @@ def _world():
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            f"{started} mpi4py cannot be loaded ({error}). Install it with: pip install 'dpmd[mpi]' (brings an MPI and "
-            f"its mpiexec; with a system MPI: pip install mpi4py). {remedy}"
+            f"{started} mpi4py cannot be loaded ({error}). Install it with: pip install '.[mpi]' in a checkout of dpmd "
+            f"(brings an MPI and its mpiexec; with a system MPI: pip install mpi4py). {remedy}"
         ) from error
     if MPI.COMM_WORLD.size == 1:
         library = MPI.Get_library_version().splitlines()[0].strip("\0 ")

@@ -50,7 +50,7 @@ def _figure(path, *shape, **options):
     try:
         import matplotlib
     except ImportError as error:
-        raise PerformanceModelError("plots need matplotlib: pip install dpmd[docs]") from error
+        raise PerformanceModelError("plots need matplotlib: pip install matplotlib") from error
     matplotlib.use("Agg")  # files only, no display
     from matplotlib import pyplot
 

@@ -316,8 +316,8 @@ def test_numbers_of_the_trial_are_those_of_the_reference():
 @pytest.mark.parametrize(
     ("packages", "probe", "gpus", "expected", "words"),
     [
-        ((), None, [], {"MPI": "--", "GPU": "--"}, "pip install 'dpmd[mpi]'"),
-        ((), None, ["NVIDIA H200"], {"GPU": "--"}, "pip install 'dpmd[cuda12]'"),
+        ((), None, [], {"MPI": "--", "GPU": "--"}, "pip install '.[mpi]'"),
+        ((), None, ["NVIDIA H200"], {"GPU": "--"}, "pip install '.[cuda12]'"),
         (("mpi4py",), "4.1.0|MPICH Version: 4.3", [], {"MPI": "ok"}, "mpi4py 4.1.0 with MPICH"),
         (("mpi4py",), None, [], {"MPI": "!!"}, "finds no MPI library (cannot load)"),
         (("cupy",), None, ["NVIDIA H200"], {"GPU": "!!"}, "answers: cannot load"),
