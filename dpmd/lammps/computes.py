@@ -23,10 +23,10 @@ class Compute:
 
     All are to be called by all ranks: what concerns the whole group is the same on each.
     atoms() : (n,) or (n, columns) of this rank's atoms in their present order.  width : elements of the vector, or
-    columns of the array or of the values of atoms.
+    columns of the array or of the values of atoms; rows : of the array.
     """
 
-    width = 1
+    width, rows = 1, None
 
     def __init__(self, session, group, words):
         self.session, self.group = session, group
@@ -151,7 +151,7 @@ class Distribution(Compute):
             raise ScriptError("compute rdf takes pairs of types after the number of bins")
         sets = [set(self.session.type_range(w)) for w in words[1:]] or [set(range(1, self.session.n_types + 1))] * 2
         self.pairs = list(zip(sets[::2], sets[1::2], strict=True))
-        self.width = 1 + 2 * len(self.pairs)
+        self.width, self.rows = 1 + 2 * len(self.pairs), self.n_bins
 
     def array(self):
         self.session.need_lists()

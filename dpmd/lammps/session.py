@@ -402,6 +402,14 @@ class Session:
             raise ScriptError(f"{name} is not a {'column of an array' if indices else 'vector'}")
         return value[:, indices[0] - 1] if indices else value
 
+    def rows_of(self, name):
+        """Length of what :meth:`column_of_rows` returns where it is known beforehand (computes), or None."""
+        kind, base, indices = self._reference(name)
+        if kind != "c":
+            return None
+        source = self.compute(base)
+        return source.rows if indices else source.width
+
     def atom_column(self, name):
         """A per-atom value (n,) of this rank's atoms in the present order: c_ID, c_ID[i] or a column of dump custom."""
         from .dumps import COLUMNS
