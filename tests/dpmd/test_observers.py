@@ -43,11 +43,11 @@ class Motion:
         return values
 
 
-def observe(tmp_path, system, motion, steps, **section):
-    """Run with one ``[[analysis]]``; returns the columns of its file."""
+def observe(tmp_path, system, motion, steps, log=None, **section):
+    """Run with one ``[[analysis]]``; returns the columns of its file.  log : a function of the log's lines."""
     defaults = {"file": None, "every": 1, "first_step": 0, "cutoff_A": None, "bins": 200}
     given = SimpleNamespace(**defaults | section | {"file": str(tmp_path / "out.csv")}, where=lambda name="": name)
-    hook = trajectory_analysis.create(given)
+    hook = trajectory_analysis.create(given, log)
     Simulation(system, motion, motion, VelocityVerlet(STEP), [hook]).run(steps)
     lines = [line for line in (tmp_path / "out.csv").read_text().splitlines() if not line.startswith("#")]
     rows = np.array([line.split(",") for line in lines[1:]], float)
@@ -104,7 +104,10 @@ def test_radial_distribution_is_a_mean_over_frames(tmp_path):
 
 
 def test_coordination_of_a_lattice(tmp_path):
-    table = observe(tmp_path, caesium_chloride(), Motion(0, 0), 2, type="coordination", cutoff_A=2.8)
+    said = []
+    table = observe(tmp_path, caesium_chloride(), Motion(0, 0), 2, said.append, type="coordination", cutoff_A=2.8)
+    for pair, mean in {"O-O": 0, "O-H": 8, "H-O": 8 * 26 / 27, "H-H": 0}.items():
+        assert any(f" {pair} " in line and f" {mean:.3f}" in line for line in said), said
     share = {name: column for name, column in table.items() if name.startswith("share_")}
     assert set(share) == {"share_O-O", "share_O-H", "share_H-O", "share_H-H"}
     assert table["neighbours"].tolist() == list(range(9))
