@@ -23,10 +23,10 @@ class Compute:
 
     All are to be called by all ranks: what concerns the whole group is the same on each.
     atoms() : (n,) or (n, columns) of this rank's atoms in their present order.  width : elements of the vector, or
-    columns of the array or of the values of atoms.
+    columns of the array or of the values of atoms; rows : of the array.
     """
 
-    width = 1
+    width, rows = 1, None
 
     def __init__(self, session, group, words):
         self.session, self.group = session, group
@@ -151,7 +151,7 @@ class Distribution(Compute):
             raise ScriptError("compute rdf takes pairs of types after the number of bins")
         sets = [set(self.session.type_range(w)) for w in words[1:]] or [set(range(1, self.session.n_types + 1))] * 2
         self.pairs = list(zip(sets[::2], sets[1::2], strict=True))
-        self.width = 1 + 2 * len(self.pairs)
+        self.width, self.rows = 1 + 2 * len(self.pairs), self.n_bins
 
     def array(self):
         self.session.need_lists()
@@ -243,7 +243,8 @@ class Reduce(Compute):
     def set_up(self, words):
         if len(words) < 2 or words[0] not in self.kinds:
             raise ScriptError(f"compute reduce takes one of {', '.join(self.kinds)} and per-atom values")
-        self.kind, self.words, self.width = words[0], words[1:], len(words) - 1
+        self.kind, self.words = words[0], [name for word in words[1:] for name in self.session.expand_star(word)]
+        self.width = len(self.words)
         #: per-atom values that are looked at
         self.columns_of_atoms = tuple(self.words)
 
@@ -357,18 +358,18 @@ def _force_norm(s):
 KEYWORDS = {
     "step": ("Step", True, lambda s: s.system.step),
     "elapsed": ("Elapsed", True, lambda s: s.system.step - s.first_step),
-    "elaplong": ("Elapsed", True, lambda s: s.system.step - s.first_step),
+    "elaplong": ("Elaplong", True, lambda s: s.system.step - s.ramp_first),
     "dt": ("Dt", False, lambda s: s.timestep),
     "time": ("Time", False, lambda s: s.time()),
     "cpu": ("CPU", False, lambda s: s.seconds()),
-    "tpcpu": ("T/CPU", False, _zero),
+    "tpcpu": ("T/CPU", False, lambda s: (s.system.step - s.first_step) * s.timestep / max(s.seconds(), 1e-9)),
     "spcpu": ("S/CPU", False, lambda s: (s.system.step - s.first_step) / max(s.seconds(), 1e-9)),
     "cpuremain": (
         "CPULeft", False,
         lambda s: s.seconds() * (s.last_step - s.system.step)
         / max(s.system.step - s.first_step, 1),
     ),
-    "timeremain": ("TimeoutLeft", False, _zero),
+    "timeremain": ("TimeoutLeft", False, lambda s: s.seconds_left()),
     "atoms": ("Atoms", True, lambda s: s.system.n_atoms),
     "temp": ("Temp", False, lambda s: s.compute(s.thermo.temperature).scalar()),
     "press": ("Press", False, lambda s: s.compute(s.thermo.pressure).scalar()),
@@ -406,6 +407,6 @@ KEYWORDS = {
     "pxy": ("Pxy", False, _pressure(3)), "pxz": ("Pxz", False, _pressure(4)), "pyz": ("Pyz", False, _pressure(5)),
     "fmax": ("Fmax", False, _largest_force),
     "fnorm": ("Fnorm", False, _force_norm),
-    "nbuild": ("Nbuild", True, lambda s: s.schedule.builds if s.schedule else 0),
+    "nbuild": ("Nbuild", True, lambda s: max(s.schedule.builds - 1, 0) if s.schedule else 0),
     "ndanger": ("Ndanger", True, lambda s: 0),
 }  # fmt: skip

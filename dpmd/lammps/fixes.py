@@ -536,6 +536,14 @@ class AverageTime(OutputFix):
         self.total, self.count, self.history = 0.0, 0, []
         #: step of the next value
         self.next = None
+        self._set_zero()
+
+    def _set_zero(self):
+        """Until the first mean, the values are 0, as in LAMMPS; those of vectors of unknown length are missing."""
+        rows = self.session.rows_of(self.names[0]) if self.vectors else len(self.names)
+        if rows is not None:
+            self.scalar, self.vector = 0.0, np.zeros(rows)
+            self.array = np.zeros((rows, len(self.names))) if self.vectors else None
 
     def _write_titles(self, titles):
         lines = [f"# Time-averaged data for fix {self.session.current_id}"]

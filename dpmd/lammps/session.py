@@ -137,7 +137,8 @@ class Session:
         self.thermo = ThermoStyle()
         self.simulation = self.schedule = None
         self.append_deviation, self.described = False, None
-        self.first_step = self.last_step = 0
+        #: of the run; ramp_first : of the ramps, earlier where the run is one of several (start N)
+        self.first_step = self.last_step = self.ramp_first = 0
         self.restart_rules, self.current_id, self.warned = [], "", set()
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
@@ -209,6 +210,11 @@ class Session:
     def seconds(self):
         """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
         return self.processes.broadcast(time.perf_counter() - self.loop_begin)
+
+    def seconds_left(self):
+        """Until the time limit of ``timer timeout``; 0 without one, as LAMMPS has it.  Collective."""
+        left = 0.0 if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        return self.processes.broadcast(left)
 
     def group_or_all(self, name):
         """The Group of a name, None for all atoms."""
@@ -395,6 +401,14 @@ class Session:
         if value is None:
             raise ScriptError(f"{name} is not a {'column of an array' if indices else 'vector'}")
         return value[:, indices[0] - 1] if indices else value
+
+    def rows_of(self, name):
+        """Length of what :meth:`column_of_rows` returns where it is known beforehand (computes), or None."""
+        kind, base, indices = self._reference(name)
+        if kind != "c":
+            return None
+        source = self.compute(base)
+        return source.rows if indices else source.width
 
     def atom_column(self, name):
         """A per-atom value (n,) of this rank's atoms in the present order: c_ID, c_ID[i] or a column of dump custom."""
@@ -657,13 +671,12 @@ class Session:
         simulation = self.prepare()
         system = self.system
         self.first_step, self.last_step = system.step, system.step + steps
+        self.ramp_first = self.first_step if begin is None else begin
         scaling = (NoseHooverChain, StochasticRescaling, BerendsenThermostat)
         moving = system.processes.largest(int(np.any(system.velocities)))
         if steps and not moving and any(isinstance(f, scaling) for f in self.fixes.values()):
             self.log.warning("all velocities are zero, and thermostats only scale them; use 'velocity all create'")
-        simulation.ensemble.span(
-            self.first_step if begin is None else begin, self.last_step if end is None else end
-        )  # fmt: skip
+        simulation.ensemble.span(self.ramp_first, self.last_step if end is None else end)
         outputs = [f for f in self.fixes.values() if isinstance(f, OutputFix)]
         parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
         if parameters:

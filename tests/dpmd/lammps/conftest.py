@@ -34,7 +34,7 @@ thermo 5
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def script_options():
     return OPTIONS
 

@@ -38,3 +38,17 @@ def test_same_minimum_as_lammps(name, script):
         assert ours["Volume"] == pytest.approx(theirs["Volume"], rel=3e-6)
     else:
         assert ours["Pxx"] == pytest.approx(theirs["Pxx"], abs=0.01)
+
+
+def test_stress_that_is_not_hydrostatic(script):
+    """Each direction has its pressure, as far as the strain from the first cell is small."""
+    text = (DATA / "copper_minimize.in").read_text().replace("block 0 4 0 4 0 4", "block 0 2 0 2 0 2")
+    text = re.sub("(?m)^displace_atoms.*", "", text).replace("fcc 3.6", "fcc 3.62")
+    log = script(
+        text + "fix 1 all box/relax x 4000 y 1000 z -2000 vmax 0.01\nminimize 0 1e-9 500 5000\n",
+        model=ROOT / "examples/copper/copper.dp",
+    )
+    table = re.search(r"^ *Step .*?(?=^Loop time)", log, re.M | re.S)[0].splitlines()
+    values = dict(zip(table[0].split(), map(float, table[-1].split()), strict=True))
+    assert [values[k] for k in ("Pxx", "Pyy", "Pzz")] == pytest.approx([4000, 1000, -2000], abs=120)
+    assert values["Lx"] < values["Ly"] < values["Lz"]
