@@ -18,6 +18,7 @@ class Evaluation:
     atomic_virials : (atoms, 3, 3) eV over local and ghost atoms, each pair's share given to
         the neighbour as in DeePMD-kit; None unless asked for.
     overflowed : centres with more neighbours within the cutoff than the model's ``sel``.
+    nearest : Å, the distance of the nearest pair within the cutoff; inf where that is not known.
     """
 
     energies: np.ndarray
@@ -25,6 +26,7 @@ class Evaluation:
     atomic_energies: np.ndarray
     atomic_virials: np.ndarray | None
     overflowed: int
+    nearest: float = np.inf
 
 
 class Operators(Protocol):

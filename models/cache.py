@@ -12,10 +12,10 @@ from .errors import ModelError
 from .lowrank import add_low_rank, without_low_rank
 from .parameters import DeepPotentialModel
 from .readers import load
-from .tables import DEFAULT_MIN_DISTANCE, FINE_STEP, can_tabulate, tabulate, without_tables
+from .tables import TooSteep, can_tabulate, checked_distance, tabulate, without_tables
 
 #: part of the cache key: raise it when tables are made differently
-TABLE_VERSION = 3
+TABLE_VERSION = 4
 
 
 def file_digest(path):
@@ -61,15 +61,20 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
     model, how = _from_cache(cached, exact), "from the cache"
     if model is None:
         begin = time.perf_counter()
-        model = tabulate(exact)
+        try:
+            model = tabulate(exact)
+        except TooSteep:
+            return LoadedModel(exact, exact, digest, "exact networks (too steep for tables)")
         if low_rank:
             model = add_low_rank(model, rank=rank)
         how = f"made in {time.perf_counter() - begin:.1f} s"
         _keep(model, cached)
     if own:
         return LoadedModel(model, exact, digest, f"the file's own tables, low-rank bases {how}")
-    reach = exact.source.min_neighbor_distance or DEFAULT_MIN_DISTANCE
-    text = f"quintic tables, {how}, step {FINE_STEP:g} up to neighbours at {reach:.2f} Å"
+    tables = [e.table for e, _ in model.descriptor.unique_embeddings()]
+    steps = [step for table in tables for step in (table.fine_step, table.coarse_step)]
+    reach = checked_distance(exact)
+    text = f"quintic tables, {how}, steps {min(steps):.2g} to {max(steps):.2g}, checked from {reach:g} Å on"
     return LoadedModel(model, exact, digest, text)
 
 

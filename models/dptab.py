@@ -1,10 +1,13 @@
 """dpmd's own model file, ``.dptab``: HDF5, self-contained, with networks and tables.
 
-Layout (version 1): root attribute ``dpmd_table_format`` = 1; attribute ``json`` with all
+Layout (version 2): root attribute ``dpmd_table_format`` = 2; attribute ``json`` with all
 scalars, ``sha256`` of everything; ``embedding_of`` (T, T) indexes the distinct embeddings, -1
 for none; groups ``embedding/<k>`` and ``fitting/<t>`` hold
 ``layer/<l>/{weight,bias,timestep}``, ``table/coefficients`` and
 ``low_rank/<precision>/{expansion,coefficients}``.
+
+Version 1 had the same layout.  Its tables and bases were not checked at short distances, where forces were off:
+what dpmd made of networks is left out on reading, and made anew as for any other model file.
 """
 
 import json
@@ -30,7 +33,7 @@ from .parameters import (
 from .sealed import check_seal, seal
 
 FORMAT_NAME = "dpmd table (.dptab)"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FORMAT_ATTRIBUTE = "dpmd_table_format"
 
 _descriptor_scalars = (
@@ -117,6 +120,7 @@ def write(model, path):
                     low_rank = group.create_group(f"low_rank/{basis.precision}")
                     _write_table(low_rank, basis.functions)
                     low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
+                    low_rank.attrs["everywhere"] = basis.everywhere
                     _put(low_rank, "expansion", basis.expansion)
             for name in _fitting_arrays:
                 _put(file, f"fitting/{name}", getattr(f, name))
@@ -128,19 +132,22 @@ def write(model, path):
         temporary.unlink(missing_ok=True)
 
 
-def _read(file):
+def _read(file, version):
     scalars = json.loads(file.attrs["json"])
     embeddings = []
     for k in range(len(file["embedding"])):
         group = file[f"embedding/{k}"]
-        table = _read_table(group["table"]) if "table" in group else None
+        network, from_file = _read_network(group), bool(group.attrs["table_from_file"])
+        table = _read_table(group["table"]) if "table" in group and (version > 1 or from_file) else None
         bases = tuple(
             LowRankBasis(
-                precision, float(g.attrs["split"]), _read_table(g), g["expansion"][()], float(g.attrs["error"])
+                precision, float(g.attrs["split"]), _read_table(g), g["expansion"][()], float(g.attrs["error"]),
+                bool(g.attrs["everywhere"]),
             )
             for precision, g in group.get("low_rank", {}).items()
-        )
-        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"]), bases))
+            if version > 1
+        )  # fmt: skip
+        embeddings.append(Embedding(network, table, from_file, bases))
     d = scalars["descriptor"]
     d["sel"] = tuple(d["sel"])
     descriptor = SmoothDescriptor(
@@ -175,7 +182,7 @@ def read(path):
                     "update dpmd or make the table again with 'dpmd compress'"
                 )
             check_seal(file)
-            model = _read(file)
+            model = _read(file, version)
             made_from = f"{FORMAT_NAME} of {model.source.path}: {model.source.format}"
             return replace(model, source=replace(model.source, path=str(path), format=made_from))
     except ModelError:

@@ -95,9 +95,10 @@ class LowRankBasis:
     """The outputs of an embedding for far neighbours as combinations of a few functions.
 
     precision : the mode whose tolerance it was made for;
-    split : it holds for normalised inputs below this (far neighbours), inf for all;
+    split : it holds for normalised inputs below this (far neighbours);
     functions : their table; expansion : (rank, M), ``G(x) = functions(x) @ expansion``;
-    error : largest deviation that the choice allowed, see :mod:`dpmd.models.lowrank`.
+    error : largest error of the force on a pair that was measured, in units of usual forces, see
+    :class:`dpmd.models.tables.PairErrors`; everywhere : usual neighbours are all far ones.
     """
 
     precision: str
@@ -105,6 +106,7 @@ class LowRankBasis:
     functions: EmbeddingTable
     expansion: np.ndarray
     error: float = 0.0
+    everywhere: bool = False
 
     @property
     def rank(self):
