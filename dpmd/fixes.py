@@ -399,7 +399,7 @@ class SpringSelf(GroupFix):
 class Recenter(GroupFix):
     """Shifts the atoms so that the group's centre of mass stays where it is to be.
 
-    target : (3,) Å (unwrapped), NaN: where it was at the start of the run, None: free.
+    target : (3,) Å (unwrapped) or functions that return it, NaN: where it was at the start of the run, None: free.
     shifted : the Group to shift, None for all.
     """
 
@@ -409,7 +409,6 @@ class Recenter(GroupFix):
     def __init__(self, target, group=None, shifted=None):
         super().__init__(group)
         self.target, self.shifted, self.vector, self.scalar = list(target), shifted, np.zeros(3), 0.0
-        self.fixed = None
 
     def centre(self, system):
         """(3,) Å, centre of mass of the group, unwrapped."""
@@ -418,21 +417,15 @@ class Recenter(GroupFix):
         return system.sum(mass @ system.unwrapped_positions[chosen]) / system.sum(mass.sum()) + system.origin
 
     def start(self, system, restarted=False):
-        if self.fixed is None:
-            centre = self.centre(system)
-            self.fixed = [None if t is None else c if t != t else t for t, c in zip(self.target, centre, strict=True)]
+        centre = self.centre(system)
+        self.fixed = [c if t != t else t for t, c in zip(self.target, centre, strict=True)]
 
     def first_half(self, system):
         centre = self.centre(system)
-        shift = np.array([0.0 if t is None else t - c for t, c in zip(self.fixed, centre, strict=True)])
+        wanted = [c if t is None else t() if callable(t) else t for t, c in zip(self.fixed, centre, strict=True)]
+        shift = np.array(wanted) - centre
         system.positions[slice(None) if self.shifted is None else self.shifted.mask(system)] += shift
         self.vector, self.scalar = shift, float(np.linalg.norm(shift))
-
-    def state(self):
-        return {"fixed": np.array([np.nan if f is None else f for f in self.fixed])} if self.fixed else {}
-
-    def restore(self, state):
-        self.fixed = [None if f != f else float(f) for f in state["fixed"]]
 
 
 class WallReflect(GroupFix):
@@ -466,16 +459,17 @@ class Deform(Fix):
 
     rules : {component 0..5 (xx yy zz yz xz xy): function(elapsed ps, fraction of the run, first
     value, first length of the edge or, for a tilt, of the edge that is tilted) -> value Å};
-    every : steps; carry : whether atoms keep their fractions of the cell.
-    Lengths change about the middle.  Runs of one span go on from the same first cell.
+    every : steps; carry : whether atoms keep their fractions of the cell, or stay where they are;
+    lows : {axis: function(fraction of the run, first coordinate of the lower face) -> coordinate Å}, without
+    which a length changes about its middle.  Runs of one span go on from the same first cell.
     """
 
     name = "cell deformed"
     changes_cell = True
     momentum_conserved = True
 
-    def __init__(self, every, rules, carry=True):
-        self.every, self.rules, self.carry = every, rules, carry
+    def __init__(self, every, rules, carry=True, lows=None):
+        self.every, self.rules, self.carry, self.lows = every, rules, carry, lows or {}
         self.first, self.steps, self.begin = 0, 0, None
 
     def span(self, first, last):
@@ -491,16 +485,19 @@ class Deform(Fix):
             return
         elapsed = (system.step - self.first) * system.timestep
         fraction = (system.step - self.first) / self.steps if self.steps else 1.0
-        cell, (first_cell, first_origin) = system.cell.copy(), self.begin
+        cell, origin, (first_cell, first_origin) = system.cell.copy(), system.origin.copy(), self.begin
         for k, rule in self.rules.items():
             row, column = ((0, 0), (1, 1), (2, 2), (2, 1), (2, 0), (1, 0))[k]
             cell[row, column] = rule(elapsed, fraction, first_cell[row, column], first_cell[row, row])
-            if k < 3:
+            if k in self.lows:
+                system.origin[k] = self.lows[k](fraction, first_origin[k])
+            elif k < 3:
                 system.origin[k] = first_origin[k] - (cell[k, k] - first_cell[k, k]) / 2
         if self.carry:
             system.map_cell(cell)
         else:
             system.cell = cell
+            system.positions += origin - system.origin
 
     def state(self):
         return {} if self.begin is None else {"cell": self.begin[0], "origin": self.begin[1], "first": self.first}

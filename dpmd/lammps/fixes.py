@@ -5,6 +5,7 @@ outputs, a :class:`~dpmd.simulation.Hook`.  Times, pressures and forces come in 
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -229,25 +230,30 @@ def momentum(session, group, words):
     return fixes.Momentum(every, linear, angular, rescale, group)
 
 
+def _part_of_box(session, axis, fraction):
+    """Å, coordinate of a point at this part of the box's length."""
+    low, high = session.bounds()
+    return low[axis] + fraction * (high[axis] - low[axis])
+
+
 def recenter(session, group, words):
     """Factory of fix recenter."""
     if len(words) < 3:
         raise ScriptError("fix recenter takes X Y Z")
     options = dict(keywords(words[3:], {"shift": "GROUP", "units": "box|lattice|fraction"}, "recenter"))
     units = options.get("units", ["lattice"])[0]
-    low, high = session.bounds()
     target = []
     for axis, word in enumerate(words[:3]):
         if word in ("NULL", "INIT"):
             target.append(None if word == "NULL" else math.nan)
             continue
         value = _number(word, "fix recenter")
-        if units == "fraction":
-            value = low[axis] + value * (high[axis] - low[axis])
+        if units == "fraction":  # of the box, which may change
+            value = partial(_part_of_box, session, axis, value)
         elif units == "lattice":
             value *= session.lattice_spacing()[axis]
         target.append(value)
-    shifted = session.group_or_all(options["shift"][0]) if "shift" in options else None
+    shifted = session.group_or_all(options["shift"][0]) if "shift" in options else group
     return fixes.Recenter(target, group, shifted)
 
 
@@ -315,7 +321,7 @@ def deform(session, group, words):
     """Factory of fix deform."""
     if not words:
         raise ScriptError("fix deform takes N and what to change")
-    every, rest, rules, carry = _whole(words[0], "fix deform: N", 1), words[1:], {}, True
+    every, rest, rules, lows, carry = _whole(words[0], "fix deform: N", 1), words[1:], {}, {}, True
     per_ps = session.units.time
     while rest:
         name, rest = rest[0], rest[1:]
@@ -341,11 +347,19 @@ def deform(session, group, words):
         values = [_number(w, f"fix deform {name} {kind}") for w in rest[: count[kind]]]
         rest = rest[count[kind] :]
         rules[k] = _deform_rule(kind, values, k, per_ps)
+        lows.pop(k, None)
+        if k < 3 and kind in ("final", "delta"):
+            lows[k] = partial(_deform_low, kind, values[0])
     if not rules:
         raise ScriptError("fix deform: nothing to change is given")
     if any(k > 2 for k in rules) and not session.triclinic:
         raise ScriptError("fix deform: tilts can only change in a triclinic box; use 'change_box all triclinic' first")
-    return fixes.Deform(every, rules, carry)
+    return fixes.Deform(every, rules, carry, lows)
+
+
+def _deform_low(kind, value, f, first):
+    """Å, coordinate of the lower face where both faces are told what to do."""
+    return first + f * (value - first if kind == "final" else value)
 
 
 def _deform_rule(kind, values, k, per_ps):
