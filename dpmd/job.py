@@ -301,14 +301,22 @@ class Job:
         """Warnings about what the run starts from.  Raises InputError for what cannot work."""
         s = self.settings
         temperatures = s.ensemble.temperature_K or (s.structure.initial_temperature_K,)
-        self.warnings += preflight.check_timestep(
-            s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
-        )
+        if s.run.steps:
+            self.warnings += preflight.check_timestep(
+                s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
+            )
         still = s.run.steps > 0 and not np.any(system.velocities)
         if still and s.ensemble.type in ("nvt", "npt") and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
+            )
+        if s.ensemble.type in ("npt", "nph") and not system.periodic.all():
+            open_ = ", ".join("xyz"[k] for k in np.flatnonzero(~system.periodic))
+            raise InputError(
+                f"{s.ensemble.where('type')}: {s.ensemble.type} needs a cell that is periodic in all directions, and "
+                f'this one is open along {open_}: use type = "nvt" or "nve" (or a LAMMPS script, where fix '
+                f"{s.ensemble.type} may act on x and y alone)"
             )
         self.type_rows, warnings = preflight.type_table(system)
         self.warnings += warnings
@@ -369,7 +377,11 @@ class Job:
         if s.ensemble.type in ("npt", "nph"):
             log(f"  pressure    {' -> '.join(f'{p:g}' for p in s.ensemble.pressure_bar)} bar, {s.ensemble.coupling}")
         if s.ensemble.type in ("nvt", "npt"):
-            log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
+            kept = s.ensemble.thermostat != "langevin" and system.n_atoms > 1 and not system.periodic.any()
+            log(
+                f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K"
+                + "; the rotation of the whole is kept, and counts as heat (langevin changes it)" * kept
+            )
         ghosts = f"; {system.sum(domain.n_ghosts)} ghost atoms" if complete else ""
         log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å{ghosts}")
         log.table(self.type_rows)
@@ -479,7 +491,7 @@ class Job:
             self.warnings += preflight.check_ranks(s.run, self.processes, potential.operators.threads)
         part, inner = system, None
         if s.run.check:  # nothing is run: a part will do
-            part, inner = self._sample(system, potential)
+            part, inner = self._sample(system, potential, preflight.SAMPLE)
         domain = self._lists(potential, part)
         log = Log(self.screen) if root else Silence()
         try:
@@ -487,13 +499,13 @@ class Job:
             self._examine(log, potential, part, domain, inner)
             if root:
                 self._predict(log, potential, system)
-            if s.run.check:
-                self._check_pressure(potential, part, domain)
-                self.print_precision(log, potential, domain, part, self.parameters)
-            elif s.run.check_precision:
-                part, inner = self._sample(system, potential)
-                beside = domain if inner is None else self._lists(potential, part)
-                self.print_precision(log, potential, beside, part, self.parameters)
+            if s.run.check and part.periodic.all():  # nothing is run that would tell
+                pressure = preflight.pressure(potential, part, domain, self.parameters)
+                self.warnings += preflight.check_pressure(pressure, self._target())
+            if s.run.check or s.run.check_precision:
+                few, ids = self._sample(part, potential, preflight.SAMPLE_OF_PRECISION)
+                beside = domain if ids is None else self._lists(potential, few)
+                self.print_precision(log, potential, beside, few, self.parameters)
             for warning in self.warnings:
                 log.warning(warning)
             if s.run.check:
@@ -506,22 +518,23 @@ class Job:
                 )
                 return 0
             self.processes.on_root(lambda: log.open(self.log_path, append=self.going_on))
-            with compilation(lambda: log("  kernels     compiling, at the first start on a machine; half a minute")) as c:
-                return self._simulate(log, potential, system, ensemble, domain, outputs, c)
+            told = partial(log, "  kernels     compiling, at the first start on a machine: half a minute")
+            with compilation(told) as spent:
+                return self._simulate(log, potential, system, ensemble, domain, outputs, spent)
         except (RunError, OSError) as error:
             log(f"STOPPED: {error}", screen=False)
             raise
         finally:
             log.close()
 
-    def _sample(self, system, potential):
-        """What a check looks at: ``(system, None)``, or a part of a large one and the ids to look at."""
-        if system.n_atoms <= preflight.SAMPLE:
+    def _sample(self, system, potential, most):
+        """What a check looks at: ``(system, None)``, or a part of a large one and the ids to look at.  Collective."""
+        if system.n_atoms <= most:
             return system, None
         found = []
 
         def take():
-            found.append(preflight.sample(whole, potential.model.cutoff + self.settings.run.skin))
+            found.append(preflight.sample(whole, potential.model.cutoff + self.settings.run.skin, most))
             part, ids = found[0]
             return part.with_atoms(part.records()[:0], part.processes), ids
 
@@ -539,18 +552,6 @@ class Job:
         except UnusableStructure as error:
             raise InputError(f"{self.settings.structure.where('file')}: {error}") from error
         return domain
-
-    def _check_pressure(self, potential, system, domain):
-        """A warning of the pressure at the start, where nothing is run that would tell; collective."""
-        if not system.periodic.all():
-            return
-        domain.neighbors.fetch()
-        result = potential.operators.evaluate(
-            domain.positions, domain.types, domain.neighbors, np.zeros_like(domain.forces), **self.parameters
-        )
-        trace = np.trace(system.sum(result.virials[0])) + 2 * system.kinetic_energy
-        pressure = trace / 3 / system.volume * system.constants.pressure
-        self.warnings += preflight.check_pressure(pressure, self._target())
 
     def _target(self):
         """bar, that the run is to have; 0 if the volume stays."""
@@ -670,9 +671,9 @@ class Job:
         log()
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
-        if potential.device == "cpu":
+        if steps and potential.device == "cpu":
             self._print_phases(log, phases, elapsed, scale)
-        else:
+        elif steps:
             # without the phases of other hardware
             self._print_phases(log, {n: s for n, s in phases.items() if s[2] > 0}, elapsed, scale)
             log(

@@ -17,6 +17,10 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cpu.operators import Tiling
 from dpmd.kernels.neighbors import survey
 from dpmd.kernels.threads import usable_cores
+from dpmd.perfmodel.errors import PerformanceModelError
+from dpmd.perfmodel.prediction import predict_here
+from dpmd.perfmodel.sizes import from_model
+from dpmd.perfmodel.systems import PhysicalSystem
 
 from .errors import InputError
 from .options import OF_RANKS, RUN_OPTIONS, SECTIONS
@@ -26,8 +30,8 @@ from .simulation import Hook
 _known_isotopes = {"H": (2.0, 2.014, 3.016)}
 #: Å, without a model's own distance: nearer than this is an overlap
 _SMALLEST_DISTANCE = 0.3
-#: atoms that a check looks at, where there are more and nothing is run
-SAMPLE = 30_000
+#: atoms that a check looks at, where there are more and nothing is run; and for the error of a precision
+SAMPLE, SAMPLE_OF_PRECISION = 30_000, 3_000
 #: nearest neighbours in condensed matter are 0.8 to 1.3 times the sum of their covalent radii apart; those of noble
 #: gases are not
 _CLOSE, _WIDE, _NOBLE = 0.65, 1.6, {"He", "Ne", "Ar", "Kr", "Xe", "Rn"}
@@ -220,7 +224,7 @@ def neighbor_facts(domain, system, model, inner=None):
     return system.processes.broadcast(nearest), found
 
 
-def sample(system, reach, most=SAMPLE):
+def sample(system, reach, most):
     """About ``most`` atoms of a compact part of a large system on one process, and those around them.
 
     reach : Å, cutoff and skin.  Returns ``(system, ids)``: the part, open where it was cut, and the ids of the atoms
@@ -259,6 +263,10 @@ def sample(system, reach, most=SAMPLE):
     return part, system.ids[inside & keep]
 
 
+def _at(where):
+    return f"{where}: " if where else ""
+
+
 def check_distances(nearest, model, where):
     """Warnings about short distances.  Raises InputError where atoms overlap."""
     known = model.source.min_neighbor_distance
@@ -274,7 +282,7 @@ def check_distances(nearest, model, where):
             )
     if overlaps:
         raise InputError(
-            f"{where}: atoms overlap: {'; '.join(overlaps[:5])}. Nothing below {limit:.2f} Å is credible for this "
+            f"{_at(where)}atoms overlap: {'; '.join(overlaps[:5])}. Nothing below {limit:.2f} Å is credible for this "
             f"model. Remove duplicate atoms, check units ({_UNITS}) and the cell, or relax the structure first"
         )
     return warnings
@@ -307,6 +315,16 @@ def check_pressure(pressure_bar, target=0.0):
         f"the pressure at the start is {pressure_bar * 1e-6:.2f} Mbar: is each atom type the element that it should "
         "be, and are positions and cell in Å?"
     ]
+
+
+def pressure(potential, system, domain, parameters):
+    """bar, of a periodic system with lists in ``domain``; one evaluation.  Collective."""
+    domain.neighbors.fetch()
+    result = potential.operators.evaluate(
+        domain.positions, domain.types, domain.neighbors, np.zeros_like(domain.forces), **parameters
+    )
+    trace = np.trace(system.sum(result.virials[0])) + 2 * system.kinetic_energy
+    return trace / 3 / system.volume * system.constants.pressure
 
 
 class FirstPressure(Hook):
@@ -350,7 +368,7 @@ def check_selection(counts, model, on_overflow, where):
                 f"{sel} count, as in DeePMD-kit, and the energy is not smooth there"
             )
             if on_overflow == "error":
-                raise InputError(f'{where}: {text}. Use a model with larger sel, or on_overflow = "warn"')
+                raise InputError(f'{_at(where)}{text}. Use a model with larger sel, or on_overflow = "warn"')
             warnings.append(text)
     return rows, warnings
 
@@ -424,6 +442,28 @@ def check_memory(needed, n_atoms, where, ranks=1):
             f"{where}: {n_atoms} atoms need about {needed / 2**30:.3g} GiB of memory{of_ranks}, and this machine has "
             f"{free / 2**30:.3g} GiB free. Use fewer atoms, a smaller skin, fewer threads, or more machines (mpiexec)"
         )
+
+
+def expected_speed(potential, system, neighbors, timestep_fs, skin, ranks):
+    """A line for the log about the speed to be expected on this machine, or an empty text.
+
+    neighbors : mean number within the cutoff.
+    """
+    if potential.device != "cpu" or not neighbors:
+        return ""
+    cell = tuple(map(tuple, system.cell)) if system.periodic.all() else None
+    density = system.n_atoms / system.volume if cell else neighbors / (4 / 3 * np.pi * potential.model.cutoff**3)
+    try:
+        physical = PhysicalSystem("this system", system.n_atoms, density, cell, "nve", timestep_fs, neighbors)
+        sizes = from_model(potential.model, None, potential.precision, neighbors)
+        found = predict_here(
+            sizes, physical, ranks_per_node=ranks, threads_per_rank=potential.operators.threads,
+            precision=potential.precision, skin=skin,
+        )  # fmt: skip
+    except PerformanceModelError:
+        return ""
+    how = "measured machine" if found.quality == "measured" else "a guess until 'dp-perf measure' has run"
+    return f"{found.ns_per_day:.3g} ns/day ({how})"
 
 
 def force_error(model, operators, domain, system, parameters):
