@@ -9,10 +9,10 @@ that are not reported.  Where it cannot be known which commands follow, the rehe
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError, load
 
 from .. import preflight
@@ -75,6 +75,8 @@ class _RehearsedSession(Session):
         super().__init__(options, ScriptLog(None, None))
         self.silent, self.findings, self.seconds_looking = self.log, findings, 0.0
         self.ranks = processes or self.processes
+        #: the model of a later pair_style and the skin of a later ``neighbor`` (or None), as far as they are plain
+        self.to_come = None
         self.report, self.variables = report, _RehearsedVariables(self)
         #: whether a value was used that cannot be known
         self.uncertain = False
@@ -148,7 +150,8 @@ class _RehearsedSession(Session):
         self._check_parameters(potential)
         if not self.moved:
             self._check_cell(potential)
-            self._check_memory(model)
+            if self.unexamined and len(self.system) > _LARGE:
+                self.check_memory(model)
         if self.pair.frame_compute:
             self.compute(self.pair.frame_compute)
         if self.pair.atomic_compute:
@@ -157,14 +160,12 @@ class _RehearsedSession(Session):
             if hasattr(fix, "coupling"):
                 self._attempt(("fix", name), lambda fix=fix: fix.coupling.check(self.system))
 
-    def _check_memory(self, model):
-        """Raises ScriptError where a run would not find the memory that it needs."""
-        if self.unexamined and self.system.n_atoms > _LARGE:
-            threads = self.options.threads or max(1, available_cores() // self.ranks.machine_ranks)
-            operators = SimpleNamespace(threads=threads)
-            stand_in = SimpleNamespace(model=model, precision=self.options.precision, operators=operators)
-            ranks = self.ranks.machine_ranks
-            preflight.check_memory(self.predicted_memory(stand_in), self.system.n_atoms, "run", ranks)
+    def require_memory(self, n_atoms, what):
+        super().require_memory(n_atoms, what)
+        if self.to_come is not None and self.system is not None and n_atoms > _LARGE:
+            model, skin = self.to_come
+            needed = self.predicted_memory(model, n_atoms, self.skin if skin is None else skin)
+            preflight.check_memory(needed, n_atoms, what, self.ranks.machine_ranks)
 
     def look(self, steps):
         """Tell what is to be known about the atoms, by the model's lists and forces."""
@@ -195,7 +196,7 @@ class _RehearsedSession(Session):
         log.table(rows)
         if nearest:
             log(f"  shortest    {preflight.shortest_text(nearest, model)}")
-        log(f"  memory      about {self.predicted_memory(potential) / 2**20:.0f} MiB predicted")
+        log(f"  memory      about {self.predicted_memory(model, len(system), self.skin) / 2**20:.0f} MiB predicted")
         speed = preflight.expected_speed(
             potential, system, float(counts.mean.sum()), 1e3 * self.timestep_ps, self.skin, self.ranks.size
         )  # fmt: skip
@@ -283,6 +284,20 @@ class _RehearsedSession(Session):
             self.uncertain = before
 
 
+def _to_come(lines):
+    """What lists are to be made of: ``(model, skin or None)``, or None if the script does not say so plainly."""
+    model = skin = None
+    for line in lines:
+        words = line.text.split()
+        if words[:2] == ["pair_style", "deepmd"] and model is None and len(words) > 2 and Path(words[2]).is_file():
+            with suppress(ModelError):
+                model = load(words[2])
+        elif words[:1] == ["neighbor"] and len(words) > 1:
+            with suppress(ValueError):
+                skin = float(words[1])
+    return model and (model, skin)
+
+
 class Rehearsal(Interpreter):
     """Goes through a script; ``problems`` is {``file:line``: [messages]} afterwards."""
 
@@ -296,6 +311,7 @@ class Rehearsal(Interpreter):
 
     def go(self, lines):
         """Rehearse; returns ``problems``."""
+        self.session.to_come = _to_come(lines)
         try:
             self.run(lines)
         except (_Enough, Quit, MemoryError):

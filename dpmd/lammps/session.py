@@ -556,7 +556,7 @@ class Session:
             if first.device == "cpu":
                 self.tell("ranks", preflight.check_ranks(self.options, self.processes, first.operators.threads))
             if system.n_atoms > _MANY and self.processes.size == 1:
-                preflight.check_memory(self.predicted_memory(first), system.n_atoms, "run")
+                self.check_memory(first.model)
         if self.schedule is not None:
             self.schedule.free()
         self.schedule = Schedule(
@@ -665,16 +665,23 @@ class Session:
         ranks = self.ranks.machine_ranks  # each has them all
         preflight.check_memory(n_atoms * _BYTES_TO_MAKE * ranks, n_atoms, what, ranks)
 
-    def predicted_memory(self, potential):
-        """Bytes of a run of all ranks of this machine.  The atoms are whole."""
-        system, p = self.system, self.ranks
-        neighbors = preflight.list_neighbors(
-            system.positions, system.cell, system.periodic, potential.model.cutoff + self.skin
-        )  # fmt: skip
+    def predicted_memory(self, model, n_atoms, skin):
+        """Bytes that a run with so many atoms, as dense as those that are here, will take on this machine."""
+        system, p, options = self.system, self.ranks, self.options
+        cell = system.cell * (n_atoms / max(len(system), 1)) ** (1 / 3) if len(system) else system.cell
+        neighbors = n_atoms / self.volume() * 4 / 3 * np.pi * (model.cutoff + skin) ** 3
+        if len(system):
+            neighbors = preflight.list_neighbors(system.positions, system.cell, system.periodic, model.cutoff + skin)
         return preflight.predicted_memory(
-            system.n_atoms / p.n_machines, neighbors, system.cell, system.periodic, potential.model, self.skin,
-            potential.precision, potential.operators.threads, p.machine_ranks, p.machine_ranks,
+            n_atoms / p.n_machines, neighbors, cell, system.periodic, model, skin, options.precision,
+            options.threads or max(1, available_cores() // p.machine_ranks), p.machine_ranks, p.machine_ranks,
         )  # fmt: skip
+
+    def check_memory(self, model):
+        """Raises InputError where a run of the atoms that are here would not find the memory that it needs."""
+        n = self.system.n_atoms
+        needed = self.predicted_memory(model, n, self.skin) - n * _BYTES_TO_MAKE / 2 * self.ranks.machine_ranks
+        preflight.check_memory(needed, n, "run", self.ranks.machine_ranks)
 
     def examine(self, simulation):
         """Warn, before the first step, of what is wrong with the atoms.  Collective."""
@@ -780,10 +787,7 @@ class Session:
         simulation.hooks = [
             Stop(self, 1),
             FirstLook(self),
-            Safety(
-                self.options.max_displacement, Path("failed.extxyz"),
-                stop_on_overflow=self.options.on_overflow == "error",
-            ),
+            Safety(self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error"),
             *parameters,
             *self._deviation_hook(),
             *outputs,
