@@ -3,17 +3,20 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from dpmd.kernels.compiling import compilation
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.parallel import OneProcess, Processes
-from dpmd.parallel.domain import UnusableStructure
+from dpmd.parallel.domain import UnusableStructure, complete_cell
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
@@ -65,7 +68,7 @@ class Job:
         self.failure_path = Path(f"{name}.failed.extxyz")
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
-        self.warnings, self.prediction = [], None
+        self.warnings, self.prediction, self.memory = [], None, 0
         self.velocity_origin, self.type_rows = "", []  # known on root alone
 
     # ------------------------------------------------------------------ before step 0
@@ -126,9 +129,12 @@ class Job:
         for key, file, kind in wanted:
             prefix = f"{file.where}: " if file.where else ""
             if key not in known:
-                files.check_new(
-                    [file], f"The run that is continued did not write it ({self.checkpoint_path}); rename it"
-                )
+                if not self.settings.run.overwrite:
+                    files.check_new(
+                        [file],
+                        f"The run that is continued did not write it ({self.checkpoint_path}); rename it, or replace "
+                        "it: --overwrite",
+                    )
                 positions[key] = None
                 continue
             if known[key]["format"] != kind:
@@ -185,9 +191,12 @@ class Job:
                 )
         try:
             others = [
-                Potential(self.base / f, self.device, run.precision, threads, not run.no_tabulate, run.skin)
+                Potential(
+                    self.base / f, self.device, run.precision, threads, not run.no_tabulate, run.skin,
+                    not run.no_low_rank, run.rank,
+                )
                 for f in model.committee or ()
-            ]
+            ]  # fmt: skip
             self.committee = Committee(potential, others)
         except (ModelError, OSError, InputError) as error:
             raise InputError(f"{model.where('committee')}: {error}") from error
@@ -201,7 +210,7 @@ class Job:
         timestep = s.run.timestep_fs * 1e-3
         ensemble = ensembles.create(s.ensemble, s.run.steps, s.run.seed)
         if not self.going_on:
-            atoms = structure.read(s.structure, self.base)
+            atoms = structure.read(s.structure, self.base, partial(self._check_memory, potential))
             system, self.velocity_origin = structure.make_system(
                 atoms, potential, s.structure, s.ensemble, s.run.seed, s.run.steps > 0
             )  # fmt: skip
@@ -211,6 +220,9 @@ class Job:
                 self._make_lower_triangular(system)
             return system, ensemble, {}
         system, info = checkpoint.read(self.checkpoint_path)
+        self._check_memory(
+            potential, len(system), self.checkpoint_path, system.positions, system.cell, system.periodic
+        )  # fmt: skip
         if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
             raise InputError(
                 f"{self.checkpoint_path} was written with another model file; use that one, or start anew "
@@ -229,6 +241,25 @@ class Job:
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
         return system, ensemble, self._positions(info["outputs"])
+
+    def _check_memory(self, potential, n_atoms, where, positions=(), cell=None, periodic=None):
+        """Refuse, before they are made, more atoms than memory holds; positions, cell, periodic : of some of them."""
+        model, run, p = potential.model, self.settings.run, self.processes
+        neighbors, whole = 0.0, np.diag([1e9] * 3)
+        if len(positions):
+            with suppress(ValueError):  # of an impossible cell somebody else tells
+                whole = complete_cell(cell, periodic)
+                neighbors = preflight.list_neighbors(positions, whole, periodic, model.cutoff + run.skin)
+                whole = whole * (n_atoms / len(positions)) ** (1 / 3)
+        here = n_atoms / p.n_machines
+        needed = preflight.predicted_memory(
+            here, neighbors, whole, periodic if len(positions) else [False] * 3, model, run.skin, potential.precision,
+            potential.operators.threads, p.machine_ranks,
+        )  # fmt: skip
+        # the first rank reads them all
+        needed += max(n_atoms - here, 0) * preflight.BYTES_PER_ATOM // 2
+        preflight.check_memory(needed, n_atoms, where, p.machine_ranks)
+        self.memory = needed
 
     def _choose_device(self):
         """Which device this rank computes on.  Collective."""
@@ -271,14 +302,22 @@ class Job:
         """Warnings about what the run starts from.  Raises InputError for what cannot work."""
         s = self.settings
         temperatures = s.ensemble.temperature_K or (s.structure.initial_temperature_K,)
-        self.warnings += preflight.check_timestep(
-            s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
-        )
+        if s.run.steps:
+            self.warnings += preflight.check_timestep(
+                s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
+            )
         still = s.run.steps > 0 and not np.any(system.velocities)
         if still and s.ensemble.type in ("nvt", "npt") and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
+            )
+        if s.ensemble.type in ("npt", "nph") and not system.periodic.all():
+            open_ = ", ".join("xyz"[k] for k in np.flatnonzero(~system.periodic))
+            raise InputError(
+                f"{s.ensemble.where('type')}: {s.ensemble.type} needs a cell that is periodic in all directions, and "
+                f'this one is open along {open_}: use type = "nvt" or "nve" (or a LAMMPS script, where fix '
+                f"{s.ensemble.type} may act on x and y alone)"
             )
         self.type_rows, warnings = preflight.type_table(system)
         self.warnings += warnings
@@ -305,7 +344,8 @@ class Job:
 
     # ------------------------------------------------------------------ the log
 
-    def _header(self, log, potential, system, ensemble, domain):
+    def _header(self, log, potential, system, ensemble, domain, complete):
+        """complete : whether ``domain`` holds all atoms, and not a sample of them."""
         s, model = self.settings, potential.model
         log("dpmd: molecular dynamics with Deep Potential")
         log(f"  {time.strftime('%Y-%m-%d %H:%M:%S')}   " + ", ".join(f"{n} {v}" for n, v in versions()))
@@ -314,14 +354,14 @@ class Job:
         each = " each" if ranks > 1 else ""
         log(
             f"  machine     {processor_name()}; {ranks} rank{'s' if ranks > 1 else ''}, "
-            f"{potential.operators.threads} threads{each}"
+            f"{potential.operators.threads} thread{'s' * (potential.operators.threads > 1)}{each}"
         )
         computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
         log(
             f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: "
             + (f"by {domain.scheme}s" if ranks > 1 else "none (one rank)")
         )
-        if ranks > 1:
+        if ranks > 1 and complete:
             self._print_shares(log, domain)
         log(
             f"  model       {model.source.path}: {model.source.format}, {model.descriptor.kind}, types "
@@ -338,9 +378,13 @@ class Job:
         if s.ensemble.type in ("npt", "nph"):
             log(f"  pressure    {' -> '.join(f'{p:g}' for p in s.ensemble.pressure_bar)} bar, {s.ensemble.coupling}")
         if s.ensemble.type in ("nvt", "npt"):
-            log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
-        ghosts = system.sum(domain.n_ghosts)
-        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {ghosts} ghost atoms")
+            kept = s.ensemble.thermostat != "langevin" and system.n_atoms > 1 and not system.periodic.any()
+            log(
+                f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K"
+                + "; the rotation of the whole is kept, and counts as heat (langevin changes it)" * kept
+            )
+        ghosts = f"; {system.sum(domain.n_ghosts)} ghost atoms" if complete else ""
+        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å{ghosts}")
         log.table(self.type_rows)
 
     @staticmethod
@@ -375,29 +419,23 @@ class Job:
             f"{system.volume:.2f} Å^3"
         )
 
-    def _examine(self, log, potential, system, domain):
+    def _examine(self, log, potential, system, domain, inner):
         """Distances, neighbours and memory; adds warnings, raises InputError."""
         s, model = self.settings, potential.model
-        nearest, counts = preflight.neighbor_facts(domain, system, model)
+        nearest, counts = preflight.neighbor_facts(domain, system, model, inner)
         on_root = self.processes.on_root
+        self.warnings += preflight.check_units(nearest, counts, system, model)
         warnings = on_root(lambda: preflight.check_distances(nearest, model, s.structure.where("file")))
         rows, more = on_root(
             lambda: preflight.check_selection(counts, model, s.run.on_overflow, s.run.where("on_overflow"))
         )
         self.warnings += warnings + more
+        if inner is not None:
+            log(f"  looked at   {counts.n_atoms} atoms of one part of the system")
         log.table(rows)
         if nearest:
-            (a, b), (distance, i, j) = min(nearest.items(), key=lambda item: item[1])
-            known = model.source.min_neighbor_distance
-            log(
-                f"  shortest    {a}-{b} {distance:.3f} Å (atoms {i} and {j})"
-                + (f"; in the training data {known:.3f} Å" if known else "")
-            )
-        memory = preflight.predicted_memory(
-            peak_memory(), len(domain.positions), float(domain.neighbors.count.mean()) if len(system) else 0.0,
-            model, potential.precision, potential.operators.threads,
-        )  # fmt: skip
-        log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
+            log(f"  shortest    {preflight.shortest_text(nearest, model)}")
+        log(f"  memory      about {self.memory / 2**20:.0f} MiB predicted")
         self.neighbors_per_atom = float(counts.mean.sum())
         along = system.positions @ np.linalg.inv(open_directions(system.cell, system.periodic))
         ends = [self.processes.largest(x.max(axis=0, initial=-np.inf)) for x in (along, -along)]
@@ -423,7 +461,8 @@ class Job:
         how = "measured machine" if self.prediction.quality == "measured" else "a guess until 'dp-perf measure' has run"
         log(f"  expected    {self.prediction.ns_per_day:.3g} ns/day ({how})")
 
-    def _print_precision(self, log, potential, domain, system):
+    @staticmethod
+    def print_precision(log, potential, domain, system, parameters):
         """What tables change, and what the chosen precision changes."""
         loaded, threads = potential.loaded, potential.operators.threads
         rows = [("mode", "largest force error", "rms error / rms force", "energy error")]
@@ -431,7 +470,7 @@ class Job:
         if potential.precision != "double" and not loaded.exact.compressed:
             modes = {"double, tables": CpuOperators(loaded.model, "double", threads), **modes}
         for mode, operators in modes.items():
-            error = preflight.force_error(loaded.exact, operators, domain, system, self.parameters)
+            error = preflight.force_error(loaded.exact, operators, domain, system, parameters)
             relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
             rows.append((mode, f"{error['force_max']:.1e} eV/Å", f"{relative:.1e}", f"{error['energy']:.1e} eV/atom"))
         what = "the file's tables" if loaded.exact.compressed else "exact networks"
@@ -449,25 +488,29 @@ class Job:
         root = self.processes.root
         self._choose_device()
         self.processes.on_root(self._check_outputs)
-        self.processes.on_root(
-            lambda: preflight.check_halo(s.run.halo_precision, s.run.decomposition, s.run.where("halo_precision"))
-        )
+        self.processes.on_root(lambda: preflight.check_options(s.run, s.run.where))
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
         system, ensemble, outputs = self._begin(potential)
-        domain = self._domain(potential)
-        try:
-            domain.rebuild(system)
-        except UnusableStructure as error:
-            raise InputError(f"{s.structure.where('file')}: {error}") from error
+        if potential.device == "cpu":
+            self.warnings += preflight.check_ranks(s.run, self.processes, potential.operators.threads)
+        part, inner = system, None
+        if s.run.check:  # nothing is run: a part will do
+            part, inner = self._sample(system, potential, preflight.SAMPLE)
+        domain = self._lists(potential, part)
         log = Log(self.screen) if root else Silence()
         try:
-            self._header(log, potential, system, ensemble, domain)
-            self._examine(log, potential, system, domain)
+            self._header(log, potential, system, ensemble, domain, inner is None)
+            self._examine(log, potential, part, domain, inner)
             if root:
                 self._predict(log, potential, system)
+            if s.run.check and part.periodic.all():  # nothing is run that would tell
+                pressure = preflight.pressure(potential, part, domain, self.parameters)
+                self.warnings += preflight.check_pressure(pressure, self._target())
             if s.run.check or s.run.check_precision:
-                self._print_precision(log, potential, domain, system)
+                few, ids = self._sample(part, potential, preflight.SAMPLE_OF_PRECISION)
+                beside = domain if ids is None else self._lists(potential, few)
+                self.print_precision(log, potential, beside, few, self.parameters)
             for warning in self.warnings:
                 log.warning(warning)
             if s.run.check:
@@ -480,14 +523,47 @@ class Job:
                 )
                 return 0
             self.processes.on_root(lambda: log.open(self.log_path, append=self.going_on))
-            return self._simulate(log, potential, system, ensemble, domain, outputs)
+            told = partial(log, "  kernels     compiling, at the first start on a machine: half a minute")
+            with compilation(told) as spent:
+                return self._simulate(log, potential, system, ensemble, domain, outputs, spent)
         except (RunError, OSError) as error:
             log(f"STOPPED: {error}", screen=False)
             raise
         finally:
             log.close()
 
-    def _simulate(self, log, potential, system, ensemble, domain, outputs):
+    def _sample(self, system, potential, most):
+        """What a check looks at: ``(system, None)``, or a part of a large one and the ids to look at.  Collective."""
+        if system.n_atoms <= most:
+            return system, None
+        found = []
+
+        def take():
+            found.append(preflight.sample(whole, potential.model.cutoff + self.settings.run.skin, most))
+            part, ids = found[0]
+            return part.with_atoms(part.records()[:0], part.processes), ids
+
+        whole = system.whole()  # on root
+        empty, ids = self.processes.on_root(take)
+        part = found[0][0] if found else empty
+        part.processes = self.processes
+        return part, ids
+
+    def _lists(self, potential, system):
+        """A domain with lists of these atoms; collective."""
+        domain = self._domain(potential)
+        try:
+            domain.rebuild(system)
+        except UnusableStructure as error:
+            raise InputError(f"{self.settings.structure.where('file')}: {error}") from error
+        return domain
+
+    def _target(self):
+        """bar, that the run is to have; 0 if the volume stays."""
+        ensemble = self.settings.ensemble
+        return max(ensemble.pressure_bar) if ensemble.type in ("npt", "nph") else 0.0
+
+    def _simulate(self, log, potential, system, ensemble, domain, outputs, compiling):
         s = self.settings
         remaining = s.run.steps - system.step
         root = self.processes.root
@@ -508,6 +584,7 @@ class Job:
         stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,
+            preflight.FirstPressure(log.warning, self._target()),
             Safety(
                 s.run.max_displacement,
                 self.failure_path,
@@ -539,9 +616,14 @@ class Job:
                     log.warning("positions travel between GPUs in float64: halo_precision is for ranks on CPUs")
                 if advice:
                     log.warning(advice)
-        begin = time.perf_counter()
+        simulation.timers.begin(compiling)  # what a minimisation took is not of the loop
+        potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
+        compiled, begin = compiling.seconds, time.perf_counter()
         simulation.run(remaining, restarted=self.going_on)
-        elapsed = time.perf_counter() - begin
+        elapsed, compiled = time.perf_counter() - begin, compiling.seconds - compiled
+        if compiled > 0:
+            log(f"The functions of the loop were compiled in {compiled:.1f} s, which do not count below.")
+            elapsed -= compiled
         self._summary(log, simulation, potential, thermo, elapsed)
         if simulation.stop_reason:
             log(
@@ -575,7 +657,6 @@ class Job:
 
     def _warm_up(self, log, potential, system, domain):
         """Compile or load the kernels, so that the loop is timed without that."""
-        log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
         domain.update(system)
         domain.neighbors.fetch()  # together, which what follows is not
         spare = np.zeros_like(domain.forces)
@@ -587,7 +668,6 @@ class Job:
         )
         domain.fold(spare)
         domain.reset_counters()
-        potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
         """The tables at the end, and the same as JSON."""
@@ -596,9 +676,9 @@ class Job:
         log()
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
-        if potential.device == "cpu":
+        if steps and potential.device == "cpu":
             self._print_phases(log, phases, elapsed, scale)
-        else:
+        elif steps:
             # without the phases of other hardware
             self._print_phases(log, {n: s for n, s in phases.items() if s[2] > 0}, elapsed, scale)
             log(
@@ -606,10 +686,11 @@ class Job:
                 "backward); other: the rest of the loop"
             )
         per_day = steps * simulation.system.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
-        log(
-            f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
-            f"{steps * system.n_atoms / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
-        )
+        if steps:
+            log(
+                f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / steps:.3f} ms/step, "
+                f"{steps * system.n_atoms / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
+            )
         drift, uncertainty = thermo.drift()
         not_conserved = simulation.ensemble.not_conserved()
         if not_conserved:
@@ -634,14 +715,14 @@ class Job:
             f"{domain.rebuilds} lists built ({steps / max(domain.rebuilds, 1):.1f} steps each); "
             f"{system.sum(domain.n_ghosts)} ghost atoms"
         )
-        overflows, most_overflowed = simulation.count_overflows()
-        if overflows:
+        overflowed = simulation.count_overflows()
+        if overflowed:
             log.warning(
-                f"in {overflows} steps up to {most_overflowed} atoms had more neighbours than "
-                "the model's sel; the nearest were kept"
+                f"{overflowed:.3g} atoms, on average over the steps, had more neighbours than the model's sel; the "
+                "nearest were kept"
             )
-        if self.prediction:
-            ratio = self.prediction.seconds_per_step * max(steps, 1) / max(elapsed, 1e-9)
+        if self.prediction and steps:
+            ratio = self.prediction.seconds_per_step * steps / max(elapsed, 1e-9)
             log(f"Predicted speed: {self.prediction.ns_per_day:.4g} ns/day, measured / predicted = {ratio:.2f}")
         summary = self._machine_readable(simulation, potential, phases, elapsed)
         summary |= {

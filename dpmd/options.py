@@ -22,6 +22,8 @@ class Option:
         None: any); ``scalar_or_pair`` for a number or two.
     minimum, maximum : inclusive bounds of numbers; choices : allowed words.
     command_line : also an option of md-run (``--name-with-dashes``).
+    script : whether md-run takes it for a LAMMPS script, too; a text says what to do instead, in which
+        ``{value}`` stands for what was given.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Option:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     command_line: bool = False
+    script: bool | str = True
 
     @property
     def flag(self):
@@ -180,7 +183,7 @@ SECTIONS = (
             ),
             Option(
                 "skin", float, 1.0, "by which neighbour lists reach beyond the cutoff", "Å", minimum=0.0, maximum=10.0,
-                command_line=True,
+                command_line=True, script="a LAMMPS script sets the skin itself: neighbor {value:g} bin",
             ),
             Option(
                 "no_tabulate", bool, False, "evaluate exact embedding networks instead of tables (slow)",
@@ -191,8 +194,8 @@ SECTIONS = (
                 "a few functions for far neighbours (slower)", command_line=True,
             ),
             Option(
-                "rank", int, None, "functions of the low-rank tables; default: as many as the precision needs",
-                minimum=1, command_line=True,
+                "rank", int, None, "functions of the low-rank tables (not with no_low_rank or no_tabulate); default: "
+                "as many as the precision needs", minimum=1, command_line=True,
             ),
             Option(
                 "on_overflow", str, "warn", "when an atom has more neighbours than the model's sel: the nearest are "
@@ -204,8 +207,8 @@ SECTIONS = (
                 choices=("node", "rank"), command_line=True,
             ),
             Option(
-                "ranks_per_node", int, None, "with MPI: ranks that share memory and form a node; default all of a "
-                "machine", minimum=1, command_line=True,
+                "ranks_per_node", int, None, "with MPI, decomposition node: ranks that share memory and form a node; "
+                "default all of a machine", minimum=1, command_line=True,
             ),
             Option(
                 "balance", str, "atoms", "with MPI, shares of a node's ranks: atoms: equally many; work: by numbers of "
@@ -226,8 +229,15 @@ SECTIONS = (
                 "check_precision", bool, False, "print the error of the chosen precision on this structure",
                 command_line=True,
             ),
-            Option("continue", bool, False, "go on from the checkpoint of an earlier run", command_line=True),
-            Option("overwrite", bool, False, "replace output files of an earlier run", command_line=True),
+            Option(
+                "continue", bool, False, "go on from the checkpoint of an earlier run", command_line=True,
+                script="a LAMMPS script goes on by its own read_restart, not by --continue; e.g. "
+                'if "${{restart}} > 0" then "read_restart FILE.*" else ..., with -var restart 1',
+            ),
+            Option(
+                "overwrite", bool, False, "replace output files of an earlier run", command_line=True,
+                script="a LAMMPS script replaces its output files in any case, as LAMMPS does; leave the option out",
+            ),
         ),
         required=True,
     ),
@@ -334,6 +344,8 @@ SECTIONS = (
 )  # fmt: skip
 
 RUN_OPTIONS = next(s for s in SECTIONS if s.name == "run").options
+#: options of [run] that say how several ranks share the work
+OF_RANKS = ("decomposition", "ranks_per_node", "balance", "halo_precision")
 
 
 def suggestion(word, known):

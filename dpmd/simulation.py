@@ -24,18 +24,27 @@ class Timers(dict):
 
     def __init__(self, processes):
         super().__init__(force=0.0, neighbor=0.0, communication=0.0, integrate=0.0, output=0.0, waiting=0.0)
-        self._processes, self._waited = processes, 0.0
+        self._processes, self._compiling, self._aside = processes, None, (0.0, 0.0)
+
+    def begin(self, compiling=None):
+        """Start from zero; ``compiling.seconds``, if given, count in no phase from now on."""
+        self.update(dict.fromkeys(self, 0.0))
+        self._compiling = compiling
+
+    def _seconds_aside(self):
+        return self._processes.waiting, self._compiling.seconds if self._compiling else 0.0
 
     def start(self):
         """Begin a phase; returns the time now."""
-        self._waited = self._processes.waiting
+        self._aside = self._seconds_aside()
         return time.perf_counter()
 
     def lap(self, phase, since):
         """Add the time since ``since`` to ``phase``; returns the time now."""
-        now, waited = time.perf_counter(), self._processes.waiting - self._waited
-        self._waited += waited
-        self[phase] += now - since - waited
+        now, before = time.perf_counter(), self._aside
+        self._aside = self._seconds_aside()
+        waited, compiled = (after - old for after, old in zip(self._aside, before, strict=True))
+        self[phase] += now - since - waited - compiled
         self["waiting"] += waited
         return now
 
@@ -100,8 +109,8 @@ class Simulation:
         self.steps_done = 0
         #: how often forces were computed
         self.evaluations = 0
-        #: evaluations in which atoms of this rank had more neighbours than the model's sel, and the most of them
-        self.overflows, self.most_overflowed = 0, 0
+        #: this rank's atoms with more neighbours than the model's sel, summed over evaluations
+        self.overflowed = 0
         #: a hook or a signal sets this to a reason, and the run ends after the step
         self.stop_reason = None
         #: True once a step was left by an error, so that the state belongs to no time
@@ -190,22 +199,19 @@ class Simulation:
             domain.positions, domain.types, domain.neighbors, domain.forces, **self.present_parameters()
         )
         clock = self.timers.lap("force", clock)
-        overflowed = system.take(domain.fold(domain.forces), result)
+        self.overflowed += system.take(domain.fold(domain.forces), result)
         self.evaluations += 1
-        if overflowed:
-            self.overflows += 1
-            self.most_overflowed = max(self.most_overflowed, overflowed)
         clock = self.timers.lap("communication", clock)
         (self.ensemble.minimizing_forces if minimizing else self.ensemble.after_forces)(system)
         self.timers.lap("integrate", clock)
 
     def count_overflows(self):
-        """Evaluations in which atoms had more neighbours than the model's sel, and how many at most.  Collective.
+        """Atoms with more neighbours than the model's sel, of the whole system: their mean over evaluations.
 
-        On several ranks the first is that of the rank with the most, the second the sum of what each had at most.
+        Collective.
         """
-        processes = self.system.processes
-        return int(processes.largest(self.overflows)), int(processes.sum(self.most_overflowed))
+        self.overflowed += self.system.overflowed_meanwhile()
+        return float(self.system.sum(self.overflowed)) / max(self.evaluations, 1)
 
     def present_parameters(self):
         """``parameters``, and those of each atom that the system carries as ``atomic_parameters`` (n, k)."""

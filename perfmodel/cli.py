@@ -55,7 +55,8 @@ def build_parser():
 
 
 def _command(commands, name, run, text):
-    parser = commands.add_parser(name, help=text, description=text)
+    # --rank, which md-run has, is no short form of --ranks-per-node
+    parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.set_defaults(run=run)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser

@@ -1,5 +1,6 @@
 """LAMMPS data files, read in the dialects that occur and written so that LAMMPS reads them."""
 
+import gzip
 import re
 from dataclasses import dataclass, field
 
@@ -137,6 +138,18 @@ def _columns(rows, style, hint, n_types, path):
         f"{path}:{rows[0][0]}: the rows of Atoms have {width} columns; atom_style {style} has {plain} or {plain + 3}"
         + (f". So many have: {', '.join(fits)}; set atom_style to what the file is" if fits else "")
     )
+
+
+def announced_atoms(path):
+    """How many atoms the header of a data file, plain or gzipped, has; 0 where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^\s*(\d+)\s+atoms\s*(#.*)?$", file.read(4000), re.MULTILINE)
+    except (OSError, EOFError):
+        return 0
+    return int(found[1]) if found else 0
 
 
 def read_data(path, style="atomic"):

@@ -1,14 +1,20 @@
 """Execution of scripts: control flow, the check before anything runs, errors with their place."""
 
+import io
 import re
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+from dpmd.kernels.threads import available_cores
 from dpmd.parallel import OneProcess
 
 from .. import __version__
 from ..errors import InputError, RunError
+from ..log import Log
+from ..options import RUN_OPTIONS
+from ..preflight import check_options, check_ranks
 from .commands import BY_NAME, COMMANDS, CONTENT_WITH_PARTS
 from .computes import KEYWORDS
 from .dumps import COLUMNS
@@ -120,14 +126,18 @@ def _problems_of_if(words):
     return problems
 
 
-def mistakes(path, options, variables=()):
-    """Everything wrong in a script that can be known before it runs, as ``["file:line: what"]``, in order."""
+def mistakes(path, options, variables=(), findings=None, processes=None):
+    """Everything wrong in a script that can be known before it runs, as ``["file:line: what"]``, in order.
+
+    findings : :class:`dpmd.log.Log` for what a look at the atoms of the first run tells, None for no look;
+    processes : the ranks that are to run it.
+    """
     from .rehearsal import Rehearsal
 
     lines = read_lines(path)
     problems = unsupported(lines, (str(path),))
     told = {problem.split(": ", 1)[0] for problem in problems}
-    for where, messages in Rehearsal(options, variables).go(lines).items():
+    for where, messages in Rehearsal(options, variables, findings, processes).go(lines).items():
         if where not in told:
             problems += [f"{where}: {message}" for message in messages]
 
@@ -315,9 +325,9 @@ def is_script(text):
     return commands > 0 and commands >= sections
 
 
-def _faultless_lines(path, options, variables):
+def _faultless_lines(path, options, variables, findings, processes):
     """The lines of a script; InputError listing all mistakes that can be known."""
-    problems = mistakes(path, options, variables)
+    problems = mistakes(path, options, variables, findings, processes)
     if problems:
         raise InputError(*problems)
     return read_lines(path)
@@ -340,10 +350,16 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
         )
         error.everywhere = True
         raise error
-    lines = processes.on_root(lambda: _faultless_lines(path, options, variables))
+    options = SimpleNamespace(**{o.name: o.default for o in RUN_OPTIONS} | vars(options))
+    processes.on_root(lambda: check_options(options, lambda name: f"--{name.replace('_', '-')}"))
+    findings = Log(io.StringIO()) if options.check else None
+    lines = processes.on_root(lambda: _faultless_lines(path, options, variables, findings, processes))
     if options.check:
+        threads = options.threads or max(1, available_cores() // processes.machine_ranks)
+        for text in check_ranks(options, processes, threads):
+            findings.warning(text)
         if root:
-            print(f"{path}: no mistake was found; nothing was run (--check).")
+            print(f"{findings.screen.getvalue()}{path}: no mistake was found; nothing was run (--check).")
         return 0
     begin = time.perf_counter()
     log = processes.root_first(lambda: ScriptLog(log_path if root else None, screen if root else None))

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from ..log import Log
 from ..simulation import Hook
 from .language import ScriptError, c_format
 
@@ -44,6 +45,8 @@ class ScriptLog:
     def warning(self, text):
         """A line that stands out."""
         self(f"WARNING: {text}")
+
+    table = Log.table
 
     def close(self):
         """Close the file."""
@@ -241,3 +244,9 @@ def loop_report(session, seconds, steps, threads):
     log(f"Ave neighs/atom = {neighbors / max(n, 1):.8g}")
     log(f"Neighbor list builds = {max(session.schedule.builds - 1, 0)}")
     log("Dangerous builds = 0")  # lists are checked at every step, so none can come too late
+    overflowed = simulation.count_overflows()
+    if overflowed:
+        log.warning(
+            f"{overflowed:.3g} atoms, on average over the steps, had more neighbours than the model's sel; the nearest "
+            "were kept"
+        )

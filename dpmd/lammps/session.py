@@ -3,18 +3,20 @@
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from dpmd.kernels.threads import available_cores
 from dpmd.parallel import OneProcess
 
+from .. import preflight
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
 from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
+from ..options import RUN_OPTIONS
 from ..potential import Potential
-from ..preflight import type_table
 from ..safety import Safety
 from ..simulation import Hook, Simulation
 from .computes import COMPUTES, KEYWORDS
@@ -25,6 +27,10 @@ from .schedule import Schedule
 from .unitstyles import UNITS
 
 _potentials = {}
+#: bytes of an atom while it is made: arrays and those that they are made of
+_BYTES_TO_MAKE = 500
+#: from so many atoms on it is worth predicting what memory a run takes
+_MANY = 100_000
 
 
 def load_potential(path, options, skin, processes):
@@ -98,10 +104,25 @@ class Parameters(Hook):
         simulation.parameters = self.session.model_parameters()
 
 
+class FirstLook(Hook):
+    """Looks at the atoms before the first step, if they or the model have changed since it was done."""
+
+    several_ranks = True
+
+    def __init__(self, session):
+        self.session = session
+
+    def due(self, step, first=False):
+        return False
+
+    def start(self, simulation):
+        self.session.examine(simulation)
+
+
 class Session:
     """The state that the commands of a script change, and its running.
 
-    options : namespace with device, precision, threads, no_tabulate, max_displacement; log :
+    options : namespace with options of [run], of which those that are missing have their defaults; log :
     :class:`~dpmd.lammps.log.ScriptLog`; processes : the ranks, each of which executes the script.
 
     On several ranks the atoms are shared out when forces are needed.  A command that changes atoms or
@@ -110,7 +131,9 @@ class Session:
     """
 
     def __init__(self, options, log, processes=None):
-        self.options, self.log, self.processes = options, log, processes or OneProcess()
+        self.options = SimpleNamespace(**{o.name: o.default for o in RUN_OPTIONS} | vars(options))
+        self.log, self.processes = log, processes or OneProcess()
+        self.ranks = self.processes
         self.variables = Variables(self)
         self.deadline, self.loop_begin, self.wall_begin = None, time.perf_counter(), time.perf_counter()
         self.restored = {}
@@ -139,6 +162,8 @@ class Session:
         self.append_deviation, self.described = False, None
         #: of the run; ramp_first : of the ramps, earlier where the run is one of several (start N)
         self.first_step = self.last_step = self.ramp_first = 0
+        #: whether warnings about the atoms are to be looked for, and the kinds of them that were given
+        self.unexamined, self.told = True, set()
         self.restart_rules, self.current_id, self.warned = [], "", set()
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
@@ -539,6 +564,11 @@ class Session:
         self._check_parameters(first)
         self._describe(first)
         self._check_cell(first)
+        if self.unexamined:
+            if first.device == "cpu":
+                self.tell("ranks", preflight.check_ranks(self.options, self.processes, first.operators.threads))
+            if system.n_atoms > _MANY and self.processes.size == 1:
+                self.check_memory(first.model)
         if self.schedule is not None:
             self.schedule.free()
         self.schedule = Schedule(
@@ -575,7 +605,7 @@ class Session:
             name = model.type_map[number] if number >= 0 else "ignored"
             count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
-        for warning in (*model.source.warnings, *type_table(self.system)[1]):
+        for warning in (*model.source.warnings, *preflight.type_table(self.system)[1]):
             self.log.warning(warning)
 
     def _check_cell(self, potential):
@@ -633,7 +663,92 @@ class Session:
 
     def changed(self):
         """Atoms, box or model have changed: forces are no longer valid."""
-        self.stale = True
+        self.stale = self.unexamined = True
+
+    def tell(self, kind, warnings):
+        """Log warnings, unless there were some of this kind."""
+        if warnings and kind not in self.told:
+            self.told.add(kind)
+            for text in warnings:
+                self.log.warning(text)
+
+    def require_memory(self, n_atoms, what):
+        """Raises InputError where so many atoms cannot be held, before they are made."""
+        ranks = self.ranks.machine_ranks  # each has them all
+        preflight.check_memory(n_atoms * _BYTES_TO_MAKE * ranks, n_atoms, what, ranks)
+
+    def predicted_memory(self, model, n_atoms, skin):
+        """Bytes that a run with so many atoms, as dense as those that are here, will take on this machine."""
+        system, p, options = self.system, self.ranks, self.options
+        cell = system.cell * (n_atoms / max(len(system), 1)) ** (1 / 3) if len(system) else system.cell
+        neighbors = n_atoms / self.volume() * 4 / 3 * np.pi * (model.cutoff + skin) ** 3
+        if len(system):
+            neighbors = preflight.list_neighbors(system.positions, system.cell, system.periodic, model.cutoff + skin)
+        return preflight.predicted_memory(
+            n_atoms / p.n_machines, neighbors, cell, system.periodic, model, skin, options.precision,
+            options.threads or max(1, available_cores() // p.machine_ranks), p.machine_ranks, p.machine_ranks,
+        )  # fmt: skip
+
+    def check_memory(self, model):
+        """Raises InputError where a run of the atoms that are here would not find the memory that it needs."""
+        n = self.system.n_atoms
+        needed = self.predicted_memory(model, n, self.skin) - n * _BYTES_TO_MAKE / 2 * self.ranks.machine_ranks
+        preflight.check_memory(needed, n, "run", self.ranks.machine_ranks)
+
+    def examine(self, simulation):
+        """Warn, before the first step, of what is wrong with the atoms.  Collective."""
+        if not self.unexamined or not self.system.n_atoms:
+            return
+        self.unexamined = False
+        system, domain, potential = simulation.system, simulation.domain, self.committee.first
+        model, options = potential.model, self.options
+        nearest, counts = preflight.neighbor_facts(domain, system, model)
+        self.tell("units", preflight.check_units(nearest, counts, system, model))
+        try:
+            self.tell("distances", preflight.check_distances(nearest, model, ""))
+        except InputError as error:  # LAMMPS would go on, and a minimisation may be meant
+            self.tell("overlap", [str(error)])
+        self.tell("sel", preflight.check_selection(counts, model, options.on_overflow, "")[1])
+        self.tell("pressure", preflight.check_pressure(simulation.observables()["pressure_bar"]))
+        if options.check_precision and "precision" not in self.told:
+            self.told.add("precision")
+            self.print_precision(potential, system, self.log, domain)
+
+    def print_precision(self, potential, system, log, domain=None):
+        """Error of the precision, on a part of the atoms where there are many; domain : has lists of them all."""
+        from ..job import Job
+
+        if domain is None or system.n_atoms > preflight.SAMPLE_OF_PRECISION:
+            whole = system.whole()
+            system = self.processes.broadcast(
+                whole and self.part(whole, potential, preflight.SAMPLE_OF_PRECISION)[0]
+            )  # fmt: skip
+            domain = potential.domain()
+            domain.rebuild(system)
+        parameters = self.simulation.parameters if self.simulation else {}
+        if "atomic_parameters" in system.carried:
+            parameters = parameters | {"atomic_parameters": system.carried["atomic_parameters"]}
+        Job.print_precision(log, potential, domain, system, parameters)
+
+    def part(self, system, potential, most):
+        """A copy of a system on one process, or of a part of a large one, and the ids to look at (None: all)."""
+        if system.n_atoms <= most:
+            return system.copy(), None
+        return preflight.sample(system, potential.model.cutoff + self.skin, most)
+
+    def _integrators(self):
+        return {n: f for n, f in self.fixes.items() if isinstance(f, Fix)}
+
+    def check_run(self, steps):
+        """Warnings about how the atoms are to be moved.  Collective."""
+        moving = any(f.integrates for f in self._integrators().values())
+        if not steps or not moving:
+            return
+        self.tell("integrators", preflight.check_integrators(self._integrators(), self.system))
+        fs = 1e3 * self.timestep_ps
+        masses = np.array([m for m in self.masses if m])
+        given = f"timestep {self.timestep:g}" + f" (units {self.units.name}: {fs:g} fs)" * (self.units.time == 1)
+        self.tell("timestep", preflight.check_timestep(fs, masses, given=given))
 
     def box_changes(self):
         """Whether a fix changes the box."""
@@ -667,6 +782,7 @@ class Session:
     def run(self, steps, begin=None, end=None):
         """The ``run`` command."""
         simulation = self.prepare()
+        self.check_run(steps)
         system = self.system
         self.first_step, self.last_step = system.step, system.step + steps
         self.ramp_first = self.first_step if begin is None else begin
@@ -681,7 +797,8 @@ class Session:
             simulation.parameters = self._first_parameters()
         simulation.hooks = [
             Stop(self, 1),
-            Safety(self.options.max_displacement, Path("failed.extxyz")),
+            FirstLook(self),
+            Safety(self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error"),
             *parameters,
             *self._deviation_hook(),
             *outputs,

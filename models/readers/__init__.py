@@ -9,6 +9,7 @@ Files are untrusted: whatever bytes they hold, ``load`` returns a model or raise
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from .. import errors
 from . import building, dpmodel, tensorflow, torchscript
 
+_MODELS = "a .pb, .pth, .dp, .yaml or .dptab file"
 _CONVERT = "convert it: dp convert-backend MODEL model.dp"
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # protobuf cannot hold more, and no published model of this kind is larger
@@ -81,7 +83,32 @@ def _read_text(path):
         )
     if data.lstrip().startswith(b"{") and (b'"base_code"' in data or b'"program"' in data):
         raise building.unsupported("a Paddle model (.json)", _CONVERT)
-    return dpmodel.read_yaml(path, data)
+    try:
+        return dpmodel.read_yaml(path, data)
+    except errors.ModelError as error:
+        if kind := _other_text(data):
+            raise errors.ModelError(f"this is {kind}, not a model; a model is {_MODELS}") from error
+        raise
+
+
+def _other_text(data):
+    """What a text that is no model seems to be, or None."""
+    text = data[:100_000].decode("utf-8", "replace")
+    if re.search(r"^\s*\[\[?\s*(structure|model|run|ensemble)\s*\]", text, re.MULTILINE):
+        return "an input file of md-run (TOML)"
+    if re.search(r"^\s*(pair_style|pair_coeff|read_data|fix|run)\s", text, re.MULTILINE):
+        return "a LAMMPS script"
+    if re.search(r"^\s*\d+\s+atoms\b", text, re.MULTILINE) or re.match(r"\s*\d+\s*\n", text):
+        return "a structure"
+    return None
+
+
+def kind_of_binary(path):
+    """The name of the kind of binary file, of those that models are in, that ``path`` is; None for others."""
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    found = next((kind.name for kind in FORMATS if kind.recognises(head)), None)
+    return None if found == "text" else found
 
 
 def _looks_like_pbtxt(data):
