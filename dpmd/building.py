@@ -7,7 +7,7 @@ from .devices import DeviceRun, device_of_rank
 from .errors import InputError
 from .inputfile import check_section
 from .options import SECTIONS
-from .potential import Potential
+from .potential import Potential, check_same_models
 from .simulation import Simulation
 
 
@@ -73,6 +73,8 @@ def simulation(
             potential = Potential(model, device, precision, threads, skin=skin)
         except ModelError as error:
             raise InputError(str(error)) from error
+    if several:
+        check_same_models(processes, [potential])
     system = potential.system(atoms)
     kelvin = initial_temperature_K
     if kelvin is None and settings.temperature_K and not system.velocities.any():

@@ -8,7 +8,6 @@ lists, which the continued run does too, so both add up numbers in the same orde
 
 import io
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from dpmd.models.files import written_whole
 from dpmd.models.sealed import check_seal, seal
 
 from . import __version__
@@ -39,18 +39,15 @@ def write(path, system, ensemble, timestep, outputs, model_id, settings):
     timestep : ps; outputs : {key: {"position": ..., "format": ...}}; model_id : text that identifies
     the model; settings : {name: value} that a continued run is compared with.
     """
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    whole = _packed(system, ensemble, timestep, outputs, model_id, settings)
     try:
-        _write(temporary, system, ensemble, timestep, outputs, model_id, settings)
-        temporary.replace(path)
+        with written_whole(path) as beside, open(beside, "wb") as file:
+            file.write(whole.getbuffer())
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def _write(path, system, ensemble, timestep, outputs, model_id, settings):
+def _packed(system, ensemble, timestep, outputs, model_id, settings):
     # in memory first: HDF5 does not survive a disk that becomes full
     whole = io.BytesIO()
     with h5py.File(whole, "w") as file:
@@ -66,10 +63,7 @@ def _write(path, system, ensemble, timestep, outputs, model_id, settings):
         for name, value in ensemble.state().items():
             file.create_dataset(f"ensemble_state/{name}", data=value)
         seal(file)
-    with open(path, "wb") as file:
-        file.write(whole.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
+    return whole
 
 
 def read(path):

@@ -11,6 +11,7 @@ import numpy as np
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
+from dpmd.models.files import write_text
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.parallel import OneProcess, Processes
 from dpmd.parallel.domain import UnusableStructure
@@ -26,7 +27,7 @@ from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
 from .minimize import BoxRelaxation, Minimizer
 from .model_deviation import Committee, ModelDeviation
-from .potential import Potential
+from .potential import Potential, check_same_models
 from .safety import Safety
 from .simulation import Simulation
 from .thermo import Progress, Thermo
@@ -449,6 +450,7 @@ class Job:
         )
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
+        check_same_models(self.processes, [potential, *self.committee.others])
         system, ensemble, outputs = self._begin(potential)
         domain = self._domain(potential)
         try:
@@ -653,7 +655,7 @@ class Job:
             if early[2]:
                 log(f"              up to {early[1]:.0f} atoms per rank are evaluated while messages travel")
         if self.processes.root:
-            self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            write_text(self.summary_path, json.dumps(summary, indent=1) + "\n")
 
     @staticmethod
     def _print_phases(log, phases, elapsed, scale):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmd.models.files import write_text, written_whole
+
 from .errors import InputError
 from .plots import GRID, INK, MUTED, PALETTE, style
 
@@ -317,12 +319,13 @@ def write(run, path):
     with style() as pyplot:
         figure = draw(run, pyplot)
         if path.suffix != ".html":
-            figure.savefig(path)
+            with written_whole(path) as beside:
+                figure.savefig(beside)
             return
         picture = io.BytesIO()
         figure.savefig(picture, format="svg")
     data = base64.b64encode(picture.getvalue()).decode()
-    path.write_text(_PAGE.format(name=html.escape(run.name), data=data, log=html.escape(run.log)), encoding="utf-8")
+    write_text(path, _PAGE.format(name=html.escape(run.name), data=data, log=html.escape(run.log)))
 
 
 _PAGE = """<!DOCTYPE html>

@@ -13,7 +13,7 @@ from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
 from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
-from ..potential import Potential
+from ..potential import Potential, check_same_models
 from ..preflight import type_table
 from ..safety import Safety
 from ..simulation import Hook, Simulation
@@ -33,7 +33,8 @@ def load_potential(path, options, skin, processes):
     if processes.size > 1:
         device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
-        key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
+        there = path.stat()  # a file moved here may be of the same time
+        key = (str(path.resolve()), there.st_mtime_ns, there.st_ino, there.st_size, *vars(options).values())
     except OSError:
         raise ScriptError(f"model file {path} does not exist") from None
     if key not in _potentials:
@@ -518,6 +519,7 @@ class Session:
         potentials = self.processes.root_first(
             lambda: [load_potential(m, self.options, self.skin, self.processes) for m in self.pair.models]
         )
+        check_same_models(self.processes, potentials)
         first = potentials[0]
         if system.n_atoms:
             system.types = self._model_types(first)[self.type_of[system.ids] - 1]
