@@ -67,7 +67,8 @@ class Job:
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
         self.warnings, self.prediction = [], None
-        self.velocity_origin, self.type_rows = "", []  # known on root alone
+        # known on root alone; samples : of analyses, from the checkpoint
+        self.velocity_origin, self.type_rows, self.samples = "", [], {}
 
     # ------------------------------------------------------------------ before step 0
 
@@ -87,7 +88,7 @@ class Job:
                 [OutputFile(self.deviation_path, "the model deviation", s.model.where("deviation_file"))]
                 * has_committee
             ),
-            *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
+            *(OutputFile(trajectory_analysis.output_path(a), "an analysis", a.where("file")) for a in s.analysis),
         ]
 
     def _check_outputs(self):
@@ -110,11 +111,11 @@ class Job:
                 "name in [run] or work in another folder",
             )
 
-    def _positions(self, known):
+    def _positions(self, known, cutoff):
         """Where to go on in each output: {key: position or None for a new file}.
 
-        known : what the checkpoint says, {key: {"position", "format"}}.  Raises InputError where a
-        file is gone, shorter than it was, of another format, or would be overwritten.
+        known : what the checkpoint says, {key: {"position", "format", "state"}}; cutoff : Å, the model's.
+        Raises InputError where a file is gone, shorter than it was, of another format, or would be overwritten.
         """
         wanted = [("thermo", OutputFile(self.thermo_path, "the thermo table"), "csv")]
         for section in self.settings.output:
@@ -123,6 +124,13 @@ class Job:
         if self.settings.model.committee:
             file = OutputFile(self.deviation_path, "the model deviation")
             wanted.append((file.key, file, ModelDeviation.format))
+        for section in self.settings.analysis:
+            hook = trajectory_analysis.create(section, cutoff)
+            file = OutputFile(hook.path, "an analysis", section.where("file" if section.file else "type"))
+            wanted.append((file.key, file, hook.format))
+        self.samples = {key: kept["state"] for key, kept in known.items() if kept["state"]}
+        for key in sorted(known.keys() - {key for key, _, _ in wanted}):
+            self.warnings.append(f"{key} was written until now and is no longer asked for: it ends here")
         positions = {}
         for key, file, kind in wanted:
             prefix = f"{file.where}: " if file.where else ""
@@ -136,6 +144,9 @@ class Job:
                 raise InputError(
                     f"{prefix}{file.path} was written as {known[key]['format']} and cannot go on as {kind}"
                 )
+            if key in self.samples:
+                positions[key] = known[key]["position"]
+                continue  # its file is written anew from the samples
             there = length(file.path, kind) if file.path.exists() else -1
             if there < known[key]["position"]:
                 what = "is gone" if there < 0 else "is shorter than when the checkpoint was written"
@@ -228,7 +239,7 @@ class Job:
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
-        return system, ensemble, self._positions(info["outputs"])
+        return system, ensemble, self._positions(info["outputs"], potential.model.cutoff)
 
     def _choose_device(self):
         """Which device this rank computes on.  Collective."""
@@ -471,18 +482,51 @@ class Job:
                 log("Everything was checked; nothing was run (--check).")
                 return 0
             if self.going_on and system.step >= s.run.steps:
-                log(
-                    f"Nothing to do: the checkpoint is at step {system.step} of {s.run.steps}. To go on, raise steps "
-                    f"({s.run.where('steps')})."
-                )
+                self._nothing_to_do(log, Simulation(system, potential.operators, domain, ensemble))
                 return 0
-            self.processes.on_root(lambda: log.open(self.log_path, append=self.going_on))
+            self.processes.on_root(lambda: self._open(log))
             return self._simulate(log, potential, system, ensemble, domain, outputs)
         except (RunError, OSError) as error:
             log(f"STOPPED: {error}", screen=False)
             raise
         finally:
             log.close()
+
+    def _open(self, log):
+        """Begin the log; what a new run does not yet write, an earlier one's does not stand for."""
+        log.open(self.log_path, append=self.going_on)
+        if not self.going_on:
+            analyses = (trajectory_analysis.output_path(section) for section in self.settings.analysis)
+            for path in (self.checkpoint_path, self.summary_path, self.failure_path, *analyses):
+                if path.is_file():
+                    path.unlink()
+
+    def _nothing_to_do(self, log, simulation):
+        """The checkpoint is at the end, or beyond: say so."""
+        s, step = self.settings, simulation.system.step
+        for hook in self._analyses(log, simulation.domain.cutoff).values():
+            hook.complete(simulation)
+        if step > s.run.steps:
+            log.warning(
+                f"{s.run.where('steps')}: steps = {s.run.steps}, but the run has done {step} already; its files stay "
+                f"as they are, with {step} steps"
+            )
+        log(
+            f"Nothing to do: the checkpoint is at step {step}, steps = {s.run.steps}. To go on, raise steps "
+            f"({s.run.where('steps')})."
+        )
+
+    def _analyses(self, log, cutoff):
+        """{key: hook} of the ``[[analysis]]`` sections, with the samples of the run that is continued."""
+        hooks = {}
+        for section in self.settings.analysis:
+            hook = trajectory_analysis.create(section, cutoff, log)
+            key = OutputFile(hook.path, "").key
+            if key in self.samples:
+                hook.restore(self.samples[key])
+                log(f"  analysis    {hook.path} goes on with the {hook.position()} samples of the checkpoint")
+            hooks[key] = hook
+        return hooks
 
     def _simulate(self, log, potential, system, ensemble, domain, outputs):
         s = self.settings
@@ -499,6 +543,7 @@ class Job:
                 model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
                 model.relative_v_eV, position=outputs.get(key), opened=root,
             )  # fmt: skip
+        named |= self._analyses(log, potential.model.cutoff)
         saver = checkpoint.Checkpoint(
             s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
         )
@@ -512,10 +557,6 @@ class Job:
                 every=1 if potential.device == "cpu" else GPU_SAFETY,
             ),
             *named.values(),
-            *(
-                trajectory_analysis.create(section, log, system.step if self.going_on else None)
-                for section in s.analysis
-            ),
             Progress(remaining, ensemble.timestep, log),
             saver,
         ]

@@ -292,7 +292,7 @@ SECTIONS = (
     ),
     Section(
         "analysis",
-        "something computed during the run and written at its end; any number of these",
+        "something computed during the run, written with checkpoints and at its end; any number of these",
         (
             Option(
                 "type", str, REQUIRED, "rdf: radial distribution; coordination: numbers of neighbours; msd: mean "
@@ -302,7 +302,10 @@ SECTIONS = (
             Option("file", str, None, "CSV file; default TYPE.csv"),
             Option("every", int, 10, "steps between samples", "steps", minimum=1),
             Option("first_step", int, 0, "earlier samples are left out", "steps", minimum=0),
-            Option("cutoff_A", float, None, "rdf, coordination: largest distance", "Å", minimum=0.1),
+            Option(
+                "cutoff_A", float, None, "rdf: largest distance, default the model's cutoff; coordination, where it is "
+                "required: up to which an atom is a neighbour", "Å", minimum=0.1,
+            ),
             Option("bins", int, 200, "of the histogram of rdf", minimum=1),
         ),
         repeated=True,

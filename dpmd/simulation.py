@@ -60,8 +60,12 @@ class Hook:
     def __call__(self, simulation):
         """At a step that is due."""
 
-    def saved(self, simulation):
-        """After a checkpoint: what is in memory alone may be needed by a run that goes on from there."""
+    def saving(self, simulation, last):
+        """Before a checkpoint is written: time for files that are to be no older; ``last``: of this run."""
+
+    def state(self):
+        """Numbers and arrays that a run needs to go on from a checkpoint."""
+        return {}
 
     def finish(self, simulation):
         """After the last step, also when the run is stopped early."""

@@ -89,7 +89,8 @@ def test_ranks_that_read_different_files_are_told(find_model):
     from dpmd.errors import InputError
     from dpmd.potential import check_same_models
 
-    one, two = (SimpleNamespace(loaded=cache.load_for_operators(find_model(n))) for n in ("water_md0.dp", "water_md1.pb"))
+    names = ("water_md0.dp", "water_md1.pb")
+    one, two = (SimpleNamespace(loaded=cache.load_for_operators(find_model(name))) for name in names)
 
     def ranks(*theirs):
         digests = [[potential.loaded.digest for potential in each] for each in theirs]
