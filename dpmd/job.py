@@ -174,6 +174,28 @@ class Job:
                 )
                 self.warnings.append(f"{key} was {before[key]!r} and is {value!r}, which {fate}")
 
+    def _compare_ramps(self, before, step):
+        """Warn where the target of a ramp jumps at ``step``, where the run goes on."""
+        ensemble, steps, steps_before = self.settings.ensemble, self.settings.run.steps, before.get("run.steps")
+        for what, unit, key, types in (
+            ("temperature", "K", "temperature_K", ("nvt", "npt")), ("pressure", "bar", "pressure_bar", ("npt", "nph")),
+        ):  # fmt: skip
+            old, new = before.get(f"ensemble.{key}"), getattr(ensemble, key)
+            if steps_before is None or ensemble.type not in types or before.get("ensemble.type") not in types:
+                continue
+            target, now = (
+                ensembles.Ramp(values[0], values[-1], n)(step) for values, n in ((old, steps_before), (new, steps))
+            )
+            if len(old) + len(new) == 2 or abs(target - now) <= 1e-9 * (abs(target) + abs(now)):
+                continue
+            cause = f"{key} changed"
+            if steps != steps_before:
+                cause = f"run.steps was {steps_before} and is {steps}, over all of which {key} extends"
+            self.warnings.append(
+                f"{cause}: at step {step} the target {what} goes from {target:g} to {now:g} {unit} (a ramp counts from "
+                f"step 0). To hold {target:g} {unit} from here on, set {key} = {target:g}"
+            )
+
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
         path = files.find_input(self.base / model.file, "model file", model.where("file"))
@@ -239,6 +261,7 @@ class Job:
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
+        self._compare_ramps(info["settings"], system.step)
         return system, ensemble, self._positions(info["outputs"], potential.model.cutoff)
 
     def _choose_device(self):
@@ -545,8 +568,9 @@ class Job:
             )  # fmt: skip
         named |= self._analyses(log, potential.model.cutoff)
         saver = checkpoint.Checkpoint(
-            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
-        )
+            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named,
+            self._physics() | {"run.steps": s.run.steps},
+        )  # fmt: skip
         stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,

@@ -176,6 +176,20 @@ def test_continuing_with_other_settings_says_so(water_run):
     assert "ensemble changes" in text
 
 
+@pytest.mark.parametrize("kind", ["npt", "nph"])
+def test_more_steps_under_a_pressure_ramp_say_so(water_run, kind):
+    """1000 -> 5000 bar over 20 steps is 5000 at step 20; over 80 steps 2000."""
+    ramp = {"type": kind, "pressure_bar": [1000.0, 5000.0]}
+    assert water_run(ensemble=ramp)[0] == 0
+    _, text = water_run("--continue", "--check", ensemble=ramp, run={"steps": 80})
+    assert "WARNING: run.steps was 20 and is 80, over all of which pressure_bar extends: at step 20" in text
+    assert "the target pressure goes from 5000 to 2000 bar" in text
+    _, text = water_run("--continue", "--check", ensemble=ramp | {"pressure_bar": 5000.0}, run={"steps": 80})
+    assert "run.steps was" not in text
+    _, text = water_run("--continue", "--check", ensemble=ramp | {"pressure_bar": [0.0, 4000.0]})
+    assert "WARNING: pressure_bar changed: at step 20 the target pressure goes from 5000 to 4000 bar" in text
+
+
 def test_motion_as_a_whole_is_no_heat(water_run, thermo_columns, tmp_path):
     water_run("--check")
     atoms = ase.io.read("start.extxyz")
