@@ -30,7 +30,7 @@ from .model_deviation import Committee, ModelDeviation
 from .potential import Potential, check_same_models
 from .safety import Safety
 from .simulation import Simulation
-from .thermo import Progress, Thermo
+from .thermo import Progress, Thermo, columns_to_write
 from .trajectory import Trajectory, format_of, length, lower_triangular
 from .units import MASS_VELOCITY
 
@@ -67,6 +67,7 @@ class Job:
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
         self.warnings, self.prediction = [], None
+        self.thermo_columns = columns_to_write(settings.thermo.columns, None, "")
         # known on root alone; samples : of analyses, from the checkpoint
         self.velocity_origin, self.type_rows, self.samples = "", [], {}
 
@@ -154,6 +155,9 @@ class Job:
                     f"{prefix}{file.path} {what}, so it cannot be continued; put it back, or start anew: --overwrite"
                 )
             positions[key] = known[key]["position"]
+        thermo = self.settings.thermo
+        if positions["thermo"] is not None:
+            self.thermo_columns = columns_to_write(thermo.columns, self.thermo_path, thermo.where("columns"))
         return positions
 
     def _physics(self):
@@ -555,7 +559,8 @@ class Job:
         s = self.settings
         remaining = s.run.steps - system.step
         root = self.processes.root
-        thermo = Thermo(s.thermo.every, log, self.thermo_path if root else None, outputs.get("thermo"))
+        path, columns = self.thermo_path if root else None, self.thermo_columns
+        thermo = Thermo(s.thermo.every, log, path, outputs.get("thermo"), columns)
         named = {"thermo": thermo}
         for section in s.output:
             key = OutputFile(Path(section.file), "").key

@@ -12,6 +12,11 @@ from typing import Any
 from .errors import InputError
 
 REQUIRED = object()
+#: columns of NAME.thermo.csv: what :meth:`dpmd.simulation.Simulation.observables` returns
+THERMO_COLUMNS = (
+    "step", "time_ps", "temperature_K", "potential_eV", "kinetic_eV", "total_eV", "conserved_eV", "pressure_bar",
+    "volume_A3", "pxx_bar", "pyy_bar", "pzz_bar", "pxy_bar", "pxz_bar", "pyz_bar", "density_g_cm3",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -272,6 +277,10 @@ SECTIONS = (
     ),
     Section("thermo", "the table of the log, and NAME.thermo.csv", (
         Option("every", int, 100, "steps between lines", "steps", minimum=1),
+        Option(
+            "columns", (str, None), None, "of NAME.thermo.csv, after step and time_ps; default all, or those that the "
+            "file has if a run goes on", choices=THERMO_COLUMNS,
+        ),
     )),
     Section(
         "output",

@@ -225,12 +225,13 @@ def _panels(run):
     """The panels for which there are data, in reading order."""
     thermo, several = run.thermo, len(run.thermo.get("time_ps", ())) > 1
     volume = thermo.get("volume_A3", np.zeros(0))
+    pressure = thermo.get("pressure_bar", np.full(1, np.nan))
     wanted = (
-        (several, _temperature),
-        (several, _potential),
-        (several, _conserved),
-        (several and np.isfinite(thermo["pressure_bar"]).all(), _pressure),
-        (several and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
+        (several and "temperature_K" in thermo, _temperature),
+        (several and "potential_eV" in thermo, _potential),
+        (several and "conserved_eV" in thermo, _conserved),
+        (several and np.isfinite(pressure).all(), _pressure),
+        (several and len(volume) and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
         ("radial distribution" in run.analyses, _rdf),
         ("coordination numbers" in run.analyses, _coordination),
         ("mean square displacement" in run.analyses, _msd),
