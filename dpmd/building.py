@@ -9,7 +9,7 @@ from .devices import DeviceRun, device_of_rank
 from .errors import InputError
 from .inputfile import check_section
 from .options import SECTIONS
-from .potential import Potential
+from .potential import Potential, check_same_models
 from .preflight import check_timestep
 from .safety import OverflowWarning, Safety
 from .simulation import Simulation
@@ -102,6 +102,8 @@ def simulation(
     on_overflow = on_overflow or potential.on_overflow
     if on_overflow not in ("warn", "error"):
         raise InputError(f'on_overflow = {on_overflow!r}: choose "warn" or "error"')
+    if several:
+        check_same_models(processes, [potential])
     system = potential.system(atoms)
     kelvin = initial_temperature_K
     if kelvin is None and settings.temperature_K and not system.velocities.any():

@@ -14,6 +14,7 @@ from dpmd.kernels.compiling import compilation
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
+from dpmd.models.files import write_text
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.parallel import OneProcess, Processes
 from dpmd.parallel.domain import UnusableStructure, complete_cell
@@ -29,10 +30,10 @@ from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
 from .minimize import BoxRelaxation, Minimizer
 from .model_deviation import Committee, ModelDeviation
-from .potential import Potential
+from .potential import Potential, check_same_models
 from .safety import Safety
 from .simulation import Simulation
-from .thermo import Progress, Thermo
+from .thermo import Progress, Thermo, columns_to_write
 from .trajectory import Trajectory, format_of, length, lower_triangular
 from .units import MASS_VELOCITY
 
@@ -69,7 +70,9 @@ class Job:
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
         self.warnings, self.prediction, self.memory = [], None, 0
-        self.velocity_origin, self.type_rows = "", []  # known on root alone
+        self.thermo_columns = columns_to_write(settings.thermo.columns, None, "")
+        # known on root alone; samples : of analyses, from the checkpoint
+        self.velocity_origin, self.type_rows, self.samples = "", [], {}
 
     # ------------------------------------------------------------------ before step 0
 
@@ -89,7 +92,7 @@ class Job:
                 [OutputFile(self.deviation_path, "the model deviation", s.model.where("deviation_file"))]
                 * has_committee
             ),
-            *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
+            *(OutputFile(trajectory_analysis.output_path(a), "an analysis", a.where("file")) for a in s.analysis),
         ]
 
     def _check_outputs(self):
@@ -112,11 +115,11 @@ class Job:
                 "name in [run] or work in another folder",
             )
 
-    def _positions(self, known):
+    def _positions(self, known, cutoff):
         """Where to go on in each output: {key: position or None for a new file}.
 
-        known : what the checkpoint says, {key: {"position", "format"}}.  Raises InputError where a
-        file is gone, shorter than it was, of another format, or would be overwritten.
+        known : what the checkpoint says, {key: {"position", "format", "state"}}; cutoff : Å, the model's.
+        Raises InputError where a file is gone, shorter than it was, of another format, or would be overwritten.
         """
         wanted = [("thermo", OutputFile(self.thermo_path, "the thermo table"), "csv")]
         for section in self.settings.output:
@@ -125,6 +128,13 @@ class Job:
         if self.settings.model.committee:
             file = OutputFile(self.deviation_path, "the model deviation")
             wanted.append((file.key, file, ModelDeviation.format))
+        for section in self.settings.analysis:
+            hook = trajectory_analysis.create(section, cutoff)
+            file = OutputFile(hook.path, "an analysis", section.where("file" if section.file else "type"))
+            wanted.append((file.key, file, hook.format))
+        self.samples = {key: kept["state"] for key, kept in known.items() if kept["state"]}
+        for key in sorted(known.keys() - {key for key, _, _ in wanted}):
+            self.warnings.append(f"{key} was written until now and is no longer asked for: it ends here")
         positions = {}
         for key, file, kind in wanted:
             prefix = f"{file.where}: " if file.where else ""
@@ -141,6 +151,9 @@ class Job:
                 raise InputError(
                     f"{prefix}{file.path} was written as {known[key]['format']} and cannot go on as {kind}"
                 )
+            if key in self.samples:
+                positions[key] = known[key]["position"]
+                continue  # its file is written anew from the samples
             there = length(file.path, kind) if file.path.exists() else -1
             if there < known[key]["position"]:
                 what = "is gone" if there < 0 else "is shorter than when the checkpoint was written"
@@ -148,6 +161,9 @@ class Job:
                     f"{prefix}{file.path} {what}, so it cannot be continued; put it back, or start anew: --overwrite"
                 )
             positions[key] = known[key]["position"]
+        thermo = self.settings.thermo
+        if positions["thermo"] is not None:
+            self.thermo_columns = columns_to_write(thermo.columns, self.thermo_path, thermo.where("columns"))
         return positions
 
     def _physics(self):
@@ -167,6 +183,28 @@ class Job:
                     "is not used: the atoms come from the checkpoint" if key.startswith("structure.") else "holds now"
                 )
                 self.warnings.append(f"{key} was {before[key]!r} and is {value!r}, which {fate}")
+
+    def _compare_ramps(self, before, step):
+        """Warn where the target of a ramp jumps at ``step``, where the run goes on."""
+        ensemble, steps, steps_before = self.settings.ensemble, self.settings.run.steps, before.get("run.steps")
+        for what, unit, key, types in (
+            ("temperature", "K", "temperature_K", ("nvt", "npt")), ("pressure", "bar", "pressure_bar", ("npt", "nph")),
+        ):  # fmt: skip
+            old, new = before.get(f"ensemble.{key}"), getattr(ensemble, key)
+            if steps_before is None or ensemble.type not in types or before.get("ensemble.type") not in types:
+                continue
+            target, now = (
+                ensembles.Ramp(values[0], values[-1], n)(step) for values, n in ((old, steps_before), (new, steps))
+            )
+            if len(old) + len(new) == 2 or abs(target - now) <= 1e-9 * (abs(target) + abs(now)):
+                continue
+            cause = f"{key} changed"
+            if steps != steps_before:
+                cause = f"run.steps was {steps_before} and is {steps}, over all of which {key} extends"
+            self.warnings.append(
+                f"{cause}: at step {step} the target {what} goes from {target:g} to {now:g} {unit} (a ramp counts from "
+                f"step 0). To hold {target:g} {unit} from here on, set {key} = {target:g}"
+            )
 
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
@@ -240,7 +278,8 @@ class Job:
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
-        return system, ensemble, self._positions(info["outputs"])
+        self._compare_ramps(info["settings"], system.step)
+        return system, ensemble, self._positions(info["outputs"], potential.model.cutoff)
 
     def _check_memory(self, potential, n_atoms, where, positions=(), cell=None, periodic=None):
         """Refuse, before they are made, more atoms than memory holds; positions, cell, periodic : of some of them."""
@@ -491,6 +530,7 @@ class Job:
         self.processes.on_root(lambda: preflight.check_options(s.run, s.run.where))
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
+        check_same_models(self.processes, [potential, *self.committee.others])
         system, ensemble, outputs = self._begin(potential)
         if potential.device == "cpu":
             self.warnings += preflight.check_ranks(s.run, self.processes, potential.operators.threads)
@@ -517,12 +557,9 @@ class Job:
                 log("Everything was checked; nothing was run (--check).")
                 return 0
             if self.going_on and system.step >= s.run.steps:
-                log(
-                    f"Nothing to do: the checkpoint is at step {system.step} of {s.run.steps}. To go on, raise steps "
-                    f"({s.run.where('steps')})."
-                )
+                self._nothing_to_do(log, Simulation(system, potential.operators, domain, ensemble))
                 return 0
-            self.processes.on_root(lambda: log.open(self.log_path, append=self.going_on))
+            self.processes.on_root(lambda: self._open(log))
             told = partial(log, "  kernels     compiling, at the first start on a machine: half a minute")
             with compilation(told) as spent:
                 return self._simulate(log, potential, system, ensemble, domain, outputs, spent)
@@ -563,11 +600,48 @@ class Job:
         ensemble = self.settings.ensemble
         return max(ensemble.pressure_bar) if ensemble.type in ("npt", "nph") else 0.0
 
+    def _open(self, log):
+        """Begin the log; what a new run does not yet write, an earlier one's does not stand for."""
+        log.open(self.log_path, append=self.going_on)
+        if not self.going_on:
+            analyses = (trajectory_analysis.output_path(section) for section in self.settings.analysis)
+            for path in (self.checkpoint_path, self.summary_path, self.failure_path, *analyses):
+                if path.is_file():
+                    path.unlink()
+
+    def _nothing_to_do(self, log, simulation):
+        """The checkpoint is at the end, or beyond: say so."""
+        s, step = self.settings, simulation.system.step
+        for hook in self._analyses(log, simulation.domain.cutoff).values():
+            hook.complete(simulation)
+        if step > s.run.steps:
+            log.warning(
+                f"{s.run.where('steps')}: steps = {s.run.steps}, but the run has done {step} already; its files stay "
+                f"as they are, with {step} steps"
+            )
+        log(
+            f"Nothing to do: the checkpoint is at step {step}, steps = {s.run.steps}. To go on, raise steps "
+            f"({s.run.where('steps')})."
+        )
+
+    def _analyses(self, log, cutoff):
+        """{key: hook} of the ``[[analysis]]`` sections, with the samples of the run that is continued."""
+        hooks = {}
+        for section in self.settings.analysis:
+            hook = trajectory_analysis.create(section, cutoff, log)
+            key = OutputFile(hook.path, "").key
+            if key in self.samples:
+                hook.restore(self.samples[key])
+                log(f"  analysis    {hook.path} goes on with the {hook.position()} samples of the checkpoint")
+            hooks[key] = hook
+        return hooks
+
     def _simulate(self, log, potential, system, ensemble, domain, outputs, compiling):
         s = self.settings
         remaining = s.run.steps - system.step
         root = self.processes.root
-        thermo = Thermo(s.thermo.every, log, self.thermo_path if root else None, outputs.get("thermo"))
+        path, columns = self.thermo_path if root else None, self.thermo_columns
+        thermo = Thermo(s.thermo.every, log, path, outputs.get("thermo"), columns)
         named = {"thermo": thermo}
         for section in s.output:
             key = OutputFile(Path(section.file), "").key
@@ -578,9 +652,11 @@ class Job:
                 model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
                 model.relative_v_eV, position=outputs.get(key), opened=root,
             )  # fmt: skip
+        named |= self._analyses(log, potential.model.cutoff)
         saver = checkpoint.Checkpoint(
-            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
-        )
+            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named,
+            self._physics() | {"run.steps": s.run.steps},
+        )  # fmt: skip
         stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,
@@ -592,10 +668,6 @@ class Job:
                 every=1 if potential.device == "cpu" else GPU_SAFETY,
             ),
             *named.values(),
-            *(
-                trajectory_analysis.create(section, log, system.step if self.going_on else None)
-                for section in s.analysis
-            ),
             Progress(remaining, system.timestep, log),
             saver,
         ]
@@ -745,7 +817,7 @@ class Job:
             if early[2]:
                 log(f"              up to {early[1]:.0f} atoms per rank are evaluated while messages travel")
         if self.processes.root:
-            self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            write_text(self.summary_path, json.dumps(summary, indent=1) + "\n")
 
     @staticmethod
     def _print_phases(log, phases, elapsed, scale):

@@ -12,6 +12,11 @@ from typing import Any
 from .errors import InputError
 
 REQUIRED = object()
+#: columns of NAME.thermo.csv: what :meth:`dpmd.simulation.Simulation.observables` returns
+THERMO_COLUMNS = (
+    "step", "time_ps", "temperature_K", "potential_eV", "kinetic_eV", "total_eV", "conserved_eV", "pressure_bar",
+    "volume_A3", "pxx_bar", "pyy_bar", "pzz_bar", "pxy_bar", "pxz_bar", "pyz_bar", "density_g_cm3",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -282,6 +287,10 @@ SECTIONS = (
     ),
     Section("thermo", "the table of the log, and NAME.thermo.csv", (
         Option("every", int, 100, "steps between lines", "steps", minimum=1),
+        Option(
+            "columns", (str, None), None, "of NAME.thermo.csv, after step and time_ps; default all, or those that the "
+            "file has if a run goes on", choices=THERMO_COLUMNS,
+        ),
     )),
     Section(
         "output",
@@ -302,7 +311,7 @@ SECTIONS = (
     ),
     Section(
         "analysis",
-        "something computed during the run and written at its end; any number of these",
+        "something computed during the run, written with checkpoints and at its end; any number of these",
         (
             Option(
                 "type", str, REQUIRED, "rdf: radial distribution; coordination: numbers of neighbours; msd: mean "
@@ -312,7 +321,10 @@ SECTIONS = (
             Option("file", str, None, "CSV file; default TYPE.csv"),
             Option("every", int, 10, "steps between samples", "steps", minimum=1),
             Option("first_step", int, 0, "earlier samples are left out", "steps", minimum=0),
-            Option("cutoff_A", float, None, "rdf, coordination: largest distance", "Å", minimum=0.1),
+            Option(
+                "cutoff_A", float, None, "rdf: largest distance, default the model's cutoff; coordination, where it is "
+                "required: up to which an atom is a neighbour", "Å", minimum=0.1,
+            ),
             Option("bins", int, 200, "of the histogram of rdf", minimum=1),
         ),
         repeated=True,

@@ -62,6 +62,29 @@ def _check_finite(positions, atoms, where="structure"):
         )
 
 
+def check_same_models(processes, potentials):
+    """Raise InputError, on all ranks, unless all of them have read the same model files.  Collective.
+
+    potentials : those of this rank.  Each rank reads the files itself: they may differ from machine to machine,
+    or be replaced between.
+    """
+    if processes.size == 1:
+        return
+    digests = processes.collect([potential.loaded.digest for potential in potentials])
+
+    def check():
+        for k, potential in enumerate(potentials):
+            others = [rank for rank, theirs in enumerate(digests) if theirs[k] != digests[0][k]]
+            if others:
+                raise InputError(
+                    f"{potential.loaded.exact.source.path}: the file that rank {others[0]} has read is not that of "
+                    f"rank 0 ({len(others)} of {processes.size} ranks differ); was it replaced meanwhile, or is it "
+                    "another one on that machine? Start again with the same file everywhere"
+                )
+
+    processes.on_root(check)
+
+
 class Potential:
     """Energies, forces and virials of a Deep Potential.
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmd.models.files import write_text, written_whole
+
 from .errors import InputError
 from .plots import GRID, INK, MUTED, PALETTE, style
 
@@ -223,12 +225,13 @@ def _panels(run):
     """The panels for which there are data, in reading order."""
     thermo, several = run.thermo, len(run.thermo.get("time_ps", ())) > 1
     volume = thermo.get("volume_A3", np.zeros(0))
+    pressure = thermo.get("pressure_bar", np.full(1, np.nan))
     wanted = (
-        (several, _temperature),
-        (several, _potential),
-        (several and not run.summary.get("not_conserved"), _conserved),
-        (several and np.isfinite(thermo["pressure_bar"]).all(), _pressure),
-        (several and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
+        (several and "temperature_K" in thermo, _temperature),
+        (several and "potential_eV" in thermo, _potential),
+        (several and "conserved_eV" in thermo and not run.summary.get("not_conserved"), _conserved),
+        (several and np.isfinite(pressure).all(), _pressure),
+        (several and len(volume) and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
         ("radial distribution" in run.analyses, _rdf),
         ("coordination numbers" in run.analyses, _coordination),
         ("mean square displacement" in run.analyses, _msd),
@@ -319,12 +322,13 @@ def write(run, path):
     with style() as pyplot:
         figure = draw(run, pyplot)
         if path.suffix != ".html":
-            figure.savefig(path)
+            with written_whole(path) as beside:
+                figure.savefig(beside)
             return
         picture = io.BytesIO()
         figure.savefig(picture, format="svg")
     data = base64.b64encode(picture.getvalue()).decode()
-    path.write_text(_PAGE.format(name=html.escape(run.name), data=data, log=html.escape(run.log)), encoding="utf-8")
+    write_text(path, _PAGE.format(name=html.escape(run.name), data=data, log=html.escape(run.log)))
 
 
 _PAGE = """<!DOCTYPE html>

@@ -7,6 +7,8 @@ from pathlib import Path
 import ase.io
 import numpy as np
 
+from dpmd.models.files import written_whole
+
 from .errors import RunError
 from .simulation import Hook
 
@@ -76,7 +78,8 @@ class Safety(Hook):
         frames = [good.to_ase()] if good is not None else []
         bad = bad.to_ase(forces=False)
         bad.calc = None
-        ase.io.write(self.failure_path, [*frames, bad], format="extxyz")
+        with written_whole(self.failure_path) as beside:
+            ase.io.write(beside, [*frames, bad], format="extxyz")
         if good is not None:
             lines.append(f"The last good frame (step {good.step}) and the bad one are in {self.failure_path}.")
         else:

@@ -11,7 +11,7 @@ import numpy as np
 from dpmd.parallel.domain import UnusableStructure
 
 from .errors import RunError
-from .units import temperature
+from .units import DENSITY, temperature
 
 _components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "yy", "zz", "xy", "xz", "yz"))
 
@@ -69,8 +69,12 @@ class Hook:
     def __call__(self, simulation):
         """At a step that is due."""
 
-    def saved(self, simulation):
-        """After a checkpoint: what is in memory alone may be needed by a run that goes on from there."""
+    def saving(self, simulation, last):
+        """Before a checkpoint is written: time for files that are to be no older; ``last``: of this run."""
+
+    def state(self):
+        """Numbers and arrays that a run needs to go on from a checkpoint."""
+        return {}
 
     def finish(self, simulation):
         """After the last step, also when the run is stopped early."""
@@ -106,7 +110,7 @@ class Simulation:
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
         self.timers = Timers(system.processes)
-        self.steps_done = 0
+        self.steps_done, self._total_mass = 0, None
         #: how often forces were computed
         self.evaluations = 0
         #: this rank's atoms with more neighbours than the model's sel, summed over evaluations
@@ -287,10 +291,16 @@ class Simulation:
 
     # ------------------------------------------------------------------ what the log shows
 
-    def observables(self):
-        """Step, time (ps), temperature (K), energies (eV), volume (Å^3), pressure and its tensor (bar).
+    def _mass(self):
+        """u, of the whole system; summed when first asked for."""
+        if self._total_mass is None:
+            self._total_mass = float(self.system.sum(self.system.masses.sum()))
+        return self._total_mass
 
-        Pressures and volume are NaN unless all three directions are periodic.
+    def observables(self):
+        """Step, time (ps), temperature (K), energies (eV), volume (Å^3), pressure and its tensor (bar), density.
+
+        Pressures, volume and density (g/cm^3) are NaN unless all three directions are periodic.
         """
         system = self.system
         tensor, volume = np.full((3, 3), np.nan), np.nan
@@ -310,4 +320,5 @@ class Simulation:
             "pressure_bar": np.trace(tensor) / 3,
             "volume_A3": volume,
             **{f"p{a}{b}_bar": tensor[i, j] for a, b, i, j in _components},
+            "density_g_cm3": self._mass() / volume * DENSITY,
         }

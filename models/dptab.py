@@ -10,8 +10,8 @@ Version 1 had the same layout.  Its tables and bases were not checked at short d
 what dpmd made of networks is left out on reading, and made anew as for any other model file.
 """
 
+import io
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from .errors import ModelError
+from .files import written_whole
 from .parameters import (
     DeepPotentialModel,
     DenseLayer,
@@ -100,36 +101,31 @@ def write(model, path):
         "silent_types": sorted(f.silent_types),
         "default_fparam": None if f.default_fparam is None else list(f.default_fparam),
     }
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with h5py.File(temporary, "w") as file:
-            file.attrs[FORMAT_ATTRIBUTE] = FORMAT_VERSION
-            file.attrs["json"] = json.dumps(scalars)
-            for name in _descriptor_arrays:
-                _put(file, f"descriptor/{name}", getattr(d, name))
-            rows = [[-1 if e is None else number_of[id(e)] for e in row] for row in d.embeddings]
-            _put(file, "embedding_of", np.array(rows))
-            for k, embedding in enumerate(unique):
-                group = file.create_group(f"embedding/{k}")
-                group.attrs["table_from_file"] = embedding.table_from_file
-                if embedding.network is not None:
-                    _write_network(group, embedding.network)
-                if embedding.table is not None:
-                    _write_table(group.create_group("table"), embedding.table)
-                for basis in embedding.low_rank:
-                    low_rank = group.create_group(f"low_rank/{basis.precision}")
-                    _write_table(low_rank, basis.functions)
-                    low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
-                    low_rank.attrs["everywhere"] = basis.everywhere
-                    _put(low_rank, "expansion", basis.expansion)
-            for name in _fitting_arrays:
-                _put(file, f"fitting/{name}", getattr(f, name))
-            for t, network in enumerate(f.networks):
-                _write_network(file.create_group(f"fitting/{t}"), network)
-            seal(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_whole(path) as beside, h5py.File(beside, "w") as file:
+        file.attrs[FORMAT_ATTRIBUTE] = FORMAT_VERSION
+        file.attrs["json"] = json.dumps(scalars)
+        for name in _descriptor_arrays:
+            _put(file, f"descriptor/{name}", getattr(d, name))
+        rows = [[-1 if e is None else number_of[id(e)] for e in row] for row in d.embeddings]
+        _put(file, "embedding_of", np.array(rows))
+        for k, embedding in enumerate(unique):
+            group = file.create_group(f"embedding/{k}")
+            group.attrs["table_from_file"] = embedding.table_from_file
+            if embedding.network is not None:
+                _write_network(group, embedding.network)
+            if embedding.table is not None:
+                _write_table(group.create_group("table"), embedding.table)
+            for basis in embedding.low_rank:
+                low_rank = group.create_group(f"low_rank/{basis.precision}")
+                _write_table(low_rank, basis.functions)
+                low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
+                low_rank.attrs["everywhere"] = basis.everywhere
+                _put(low_rank, "expansion", basis.expansion)
+        for name in _fitting_arrays:
+            _put(file, f"fitting/{name}", getattr(f, name))
+        for t, network in enumerate(f.networks):
+            _write_network(file.create_group(f"fitting/{t}"), network)
+        seal(file)
 
 
 def _read(file, version):
@@ -171,10 +167,14 @@ def _read(file, version):
     )
 
 
-def read(path):
-    """The model in a ``.dptab`` file.  Raises ModelError if it is damaged or of a later version."""
+def read(path, data=None):
+    """The model in a ``.dptab`` file.  Raises ModelError if it is damaged or of a later version.
+
+    data : the file's bytes, if they have been read.  ``source.digest`` is that of the model of which the tables
+    were made.
+    """
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(path if data is None else io.BytesIO(data), "r") as file:
             version = int(file.attrs[FORMAT_ATTRIBUTE])
             if version > FORMAT_VERSION:
                 raise ModelError(

@@ -260,7 +260,8 @@ class ModelSource:
     format : e.g. ``"TensorFlow graph (.pb)"``; backend : the program that wrote it;
     version : the file's own version string, "" if it has none;
     min_neighbor_distance : Å, shortest distance of the training data, or None;
-    warnings : sentences about inconsistencies of the file.
+    warnings : sentences about inconsistencies of the file;
+    digest : SHA-256, hexadecimal, of the bytes that the model was read from, "" if it came from no file.
     """
 
     path: str
@@ -269,6 +270,7 @@ class ModelSource:
     version: str = ""
     min_neighbor_distance: float | None = None
     warnings: tuple[str, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,6 +78,8 @@ def _add_measure(commands):
 
 
 def _measure(options):
+    from dpmd.models.files import write_text
+
     from . import measure
 
     path = options.output or user_folder() / f"{options.name}.toml"
@@ -88,7 +90,7 @@ def _measure(options):
         return
     text, further = measured
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_text(path, text)
     machine = load(path)
     _print(
         options,

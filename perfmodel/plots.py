@@ -61,7 +61,10 @@ def _figure(path, *shape, **options):
         try:
             yield figure, axes
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
+            from dpmd.models.files import written_whole
+
+            with written_whole(path) as beside:
+                figure.savefig(beside)
         finally:
             pyplot.close(figure)
 

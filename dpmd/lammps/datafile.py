@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpmd.models.files import write_text
+
 from .language import ScriptError
 
 #: columns before x y z of each atom style
@@ -263,5 +265,4 @@ def write_data(path, title, session):
     lines += ["", "Velocities", ""]
     v = system.velocities * session.units.velocity
     lines += [f"{system.ids[k]} {v[k, 0]:.16g} {v[k, 1]:.16g} {v[k, 2]:.16g}" for k in order]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
 from ..options import RUN_OPTIONS
-from ..potential import Potential
+from ..potential import Potential, check_same_models
 from ..safety import Safety
 from ..simulation import Hook, Simulation
 from .computes import COMPUTES, KEYWORDS
@@ -39,7 +39,8 @@ def load_potential(path, options, skin, processes):
     if processes.size > 1:
         device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
-        key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
+        there = path.stat()  # a file moved here may be of the same time
+        key = (str(path.resolve()), there.st_mtime_ns, there.st_ino, there.st_size, *vars(options).values())
     except OSError:
         raise ScriptError(f"model file {path} does not exist") from None
     if key not in _potentials:
@@ -555,6 +556,7 @@ class Session:
         potentials = self.processes.root_first(
             lambda: [load_potential(m, self.options, self.skin, self.processes) for m in self.pair.models]
         )
+        check_same_models(self.processes, potentials)
         first = potentials[0]
         if system.n_atoms:
             system.types = self._model_types(first)[self.type_of[system.ids] - 1]
