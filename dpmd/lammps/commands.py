@@ -483,7 +483,7 @@ def _write_line(path, mode, text):
 
 
 def _print(session, words):
-    text = session.variables.substitute(words[0], inside_quotes=True)
+    text = session.variables.substitute(words[0])
     rest, screen = words[1:], True
     while rest:
         name, value, rest = rest[0], rest[1:2], rest[2:]
