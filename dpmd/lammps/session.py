@@ -11,13 +11,13 @@ from dpmd.parallel import OneProcess
 
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
-from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
+from ..fixes import AddForce, BerendsenThermostat, Recenter, SetForce, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
 from ..potential import Potential
 from ..preflight import type_table
 from ..safety import Safety
 from ..simulation import Hook, Simulation
-from .computes import COMPUTES, KEYWORDS
+from .computes import COMPUTES, KEYWORDS, keyword
 from .fixes import OutputFix
 from .language import Moment, ScriptError, UnknownName, Variables
 from .log import ThermoStyle, ThermoTable, loop_report
@@ -343,7 +343,7 @@ class Session:
         if name in KEYWORDS and not indices:
             self.require_box()
             self._check_ready(name)
-            return float(KEYWORDS[name][2](self))
+            return float(keyword(self, name))
         raise ScriptError(f"{name!r} is unknown; it is no thermo keyword, c_ID, f_ID, v_NAME or function")
 
     def _check_ready(self, name):
@@ -449,12 +449,31 @@ class Session:
     def column(self, name):
         """``(title, whole number?, function of the session)`` of a thermo column."""
         if name in KEYWORDS:
-            return KEYWORDS[name]
+            title, whole, _ = KEYWORDS[name]
+            return title, whole, lambda session: keyword(session, name)
         if name[:2] not in ("c_", "f_", "v_"):
             raise ScriptError(
                 f"thermo keyword {name!r} is not supported; known: {', '.join(KEYWORDS)}, c_ID, f_ID, v_NAME"
             )
-        return (name, False, lambda session: session.number_of(name))
+        return name, False, lambda session: session.number_of(name) / session.norm_of(name)
+
+    def norm_of(self, name):
+        """By what a thermo column c_ID, f_ID or v_NAME is divided: the number of atoms, or 1."""
+        return self.system.n_atoms if self.thermo.per_atom and self.is_extensive(name) else 1
+
+    def is_extensive(self, name):
+        """Whether a value c_ID, f_ID[i], ... grows with the number of atoms."""
+        kind, base, indices = self._reference(name)
+        if kind == "v":
+            return False
+        if kind == "c":
+            return ("scalar", "vector", "array")[min(len(indices), 2)] in self.compute(base).extensive
+        source = self.fix(base)
+        if isinstance(source, Fix):
+            return not indices or isinstance(source, (AddForce, SetForce, Recenter))
+        names = getattr(source, "names", ())
+        at = indices[-1] - 1 if indices and len(names) > 1 else 0
+        return at < len(names) and self.is_extensive(names[at])
 
     def energy(self):
         """eV, of the model and of those fixes that count."""
