@@ -483,7 +483,7 @@ class Print(OutputFix):
                 self.file.write(text + "\n")
 
     def look(self):
-        text = self.session.variables.substitute(self.text, inside_quotes=True)
+        text = self.session.variables.substitute(self.text)
         if self.screen:
             self.session.log(text)
         if self.file is not None:

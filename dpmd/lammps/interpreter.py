@@ -19,7 +19,7 @@ from .commands import BY_NAME, COMMANDS, CONTENT_WITH_PARTS
 from .computes import KEYWORDS
 from .dumps import COLUMNS
 from .fixes import NOSE_HOOVER_KEYWORDS, keywords
-from .language import Line, ScriptError, condition, read_lines, split_words
+from .language import Line, ScriptError, condition, read_lines, words_of_line
 from .log import ScriptLog
 from .session import Session
 
@@ -39,7 +39,7 @@ def unsupported(lines, seen=()):
     problems = []
     for line in lines:
         try:
-            words = split_words(line.text)
+            words = words_of_line(line.text)
             if words:
                 problems += [f"{line.where}: {p}" for p in _problems_of(words)]
                 problems += _included(words, line, seen)
@@ -94,7 +94,7 @@ def _problems_of(words):
             return [f"variable style {rest[1]!r} is not supported; known: {', '.join(Variables.STYLES)}"]
     if name == "run" and "every" in rest:
         at = rest.index("every")
-        return [p for w in rest[at + 2 :] if w != "NULL" for p in _problems_of(split_words(w) or ["label"])]
+        return [p for w in rest[at + 2 :] if w != "NULL" for p in _problems_of(words_of_line(w) or ["label"])]
     return []
 
 
@@ -120,7 +120,7 @@ def _problems_of_if(words):
         if skip or word in ("elif", "else"):
             skip = word == "elif"
             continue
-        inner = split_words(word)
+        inner = words_of_line(word)
         if inner:
             problems += _problems_of(inner)
     return problems
@@ -180,8 +180,7 @@ class Interpreter:
         self.place = line
         session = self.session
         try:
-            text = session.variables.substitute(line.text)
-            words = split_words(text)
+            words = session.variables.words(line.text)
             if not words:
                 return
             name, words = words[0], words[1:]
@@ -231,7 +230,7 @@ class Interpreter:
             position += 1
         branches.append(current)
         for test, commands in branches:
-            if test is None or condition(substitute(test, inside_quotes=True)):
+            if test is None or condition(substitute(test)):
                 for command in commands:
                     self.execute_text(command)
                     if self.target is not None:

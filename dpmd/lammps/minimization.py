@@ -61,7 +61,7 @@ def minimize(session, words):
     energy_tolerance, force_tolerance, iterations, evaluations = limits(session, words)
     simulation = session.prepare()
     system, log = session.system, session.log
-    session.first_step = session.ramp_first = system.step
+    session.first_step = session.begin_step = system.step
     session.last_step = system.step + iterations
     log("Setting up " + session.minimizer["style"] + " style minimization ...")
     table = ThermoTable(session, -1)

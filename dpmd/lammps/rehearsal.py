@@ -23,7 +23,7 @@ from .computes import KEYWORDS, Compute
 from .dumps import CustomDump
 from .fixes import AverageTime, OutputFix, Print
 from .interpreter import Interpreter, Quit
-from .language import ScriptError, UnknownName, Variables, condition, split_words
+from .language import ScriptError, UnknownName, Variables, condition, words_of_line
 from .log import ScriptLog
 from .minimization import limits
 from .rerun import arguments
@@ -242,7 +242,7 @@ class _RehearsedSession(Session):
                 self._attempt(("compute", name), lambda column=column: self._check_column(column))
         for name, fix in self.fixes.items():
             if isinstance(fix, Print):
-                self._attempt(("fix", name), lambda fix=fix: self.variables.substitute(fix.text, inside_quotes=True))
+                self._attempt(("fix", name), lambda fix=fix: self.variables.substitute(fix.text))
             elif isinstance(fix, OutputFix):
                 look = self.column_of_rows if getattr(fix, "vectors", False) else self.number_of
                 for value in fix.names:
@@ -341,7 +341,7 @@ class Rehearsal(Interpreter):
         self.place, session, words = line, self.session, []
         outer, session.uncertain = session.uncertain, False
         try:
-            words = split_words(session.variables.substitute(line.text))
+            words = session.variables.words(line.text)
             if not words or words[0] not in BY_NAME:
                 return
             name, rest = words[0], words[1:]
@@ -385,7 +385,7 @@ class Rehearsal(Interpreter):
         substitute = self.session.variables.substitute
         tests = [words[0]] + [words[k + 1] for k, w in enumerate(words[:-1]) if w == "elif"]
         for test in tests:
-            chosen = condition(substitute(test, inside_quotes=True))
+            chosen = condition(substitute(test))
             if self.session.uncertain:
                 return self._either(words)
             if chosen:
@@ -395,7 +395,7 @@ class Rehearsal(Interpreter):
     def _either(self, words):
         """A condition that cannot be known."""
         for word in words[1:]:
-            inner = split_words(word)
+            inner = words_of_line(word)
             if inner and inner[0] in BY_NAME and inner[0] not in _HARMLESS:
                 raise _Enough
 

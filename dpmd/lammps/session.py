@@ -13,15 +13,15 @@ from dpmd.parallel import OneProcess
 from .. import preflight
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
-from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
+from ..fixes import AddForce, BerendsenThermostat, Recenter, SetForce, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
 from ..options import RUN_OPTIONS
 from ..potential import Potential, check_same_models
 from ..safety import Safety
 from ..simulation import Hook, Simulation
-from .computes import COMPUTES, KEYWORDS
+from .computes import COMPUTES, KEYWORDS, keyword
 from .fixes import OutputFix
-from .language import ScriptError, UnknownName, Variables
+from .language import Moment, ScriptError, UnknownName, Variables
 from .log import ThermoStyle, ThermoTable, loop_report
 from .schedule import Schedule
 from .unitstyles import UNITS
@@ -161,8 +161,9 @@ class Session:
         self.thermo = ThermoStyle()
         self.simulation = self.schedule = None
         self.append_deviation, self.described = False, None
-        #: of the run; ramp_first : of the ramps, earlier where the run is one of several (start N)
-        self.first_step = self.last_step = self.ramp_first = 0
+        self.first_step = self.last_step = self.end_step = 0
+        #: first step of the present or last run, or of those that it is a part of (run start, every)
+        self.begin_step = None
         #: whether warnings about the atoms are to be looked for, and the kinds of them that were given
         self.unexamined, self.told = True, set()
         self.restart_rules, self.current_id, self.warned = [], "", set()
@@ -232,6 +233,12 @@ class Session:
         """Time since the start, in the script's unit."""
         begin, step = self.time_offset
         return begin + (self.require_box().step - step) * self.timestep
+
+    def moment(self):
+        """The Moment at which formulas are evaluated."""
+        step = 0 if self.system is None else self.system.step
+        begin = self.begin_step if self.begin_step is not None else step
+        return Moment(step, begin, self.end_step, (step - begin) * self.timestep)
 
     def seconds(self):
         """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
@@ -365,7 +372,7 @@ class Session:
         if name in KEYWORDS and not indices:
             self.require_box()
             self._check_ready(name)
-            return float(KEYWORDS[name][2](self))
+            return float(keyword(self, name))
         raise ScriptError(f"{name!r} is unknown; it is no thermo keyword, c_ID, f_ID, v_NAME or function")
 
     def _check_ready(self, name):
@@ -374,18 +381,15 @@ class Session:
             self.update_masses()
 
     def function(self, name, words):
-        """Functions of groups in formulas: count, mass, charge, xcm, vcm, bound, ke, and is_defined."""
-        if name == "is_defined":
-            known = {"compute": self.computes, "fix": self.fixes, "group": self.groups, "region": self.regions}
-            known["dump"] = self.dumps
-            if len(words) != 2 or words[0] not in known:
-                raise ScriptError("is_defined takes compute, dump, fix, group, region or variable, and an id")
-            return float(words[1] in known[words[0]])
-        system = self.require_box()
+        """Functions in formulas: of groups (count, mass, charge, xcm, vcm, bound, ke), files and what is there."""
+        if name in ("is_defined", "is_active", "is_available"):
+            return float(self._is_there(name, words))
+        if name == "is_file" and len(words) == 1:
+            return float(self.processes.on_root(lambda: Path(words[0]).is_file()))
         sizes = {"count": 1, "mass": 1, "charge": 1, "ke": 1, "xcm": 2, "vcm": 2, "bound": 2}
         if name not in sizes or len(words) != sizes[name]:
-            known = ", ".join([*sizes, "is_defined"])
-            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {known}")
+            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {', '.join(sizes)}")
+        system = self.require_box()
         mask = self.group_mask(words[0])
         self.update_masses()
         mass = system.masses[mask]
@@ -407,6 +411,24 @@ class Session:
         if name == "xcm":
             return self.centre_of_mass(self.groups[words[0]])[axis]
         return system.sum(mass @ system.velocities[mask])[axis] / system.sum(mass.sum()) * self.units.velocity
+
+    def _is_there(self, name, words):
+        """Whether something is defined in the script, in use, or known to dpmd."""
+        from .commands import BY_NAME
+
+        if name == "is_defined":
+            tables = {
+                "compute": self.computes, "dump": self.dumps, "fix": self.fixes, "group": self.groups,
+                "region": self.regions, "variable": self.variables,
+            }  # fmt: skip
+        elif name == "is_active":  # nothing of this is in use
+            tables = dict.fromkeys(("package", "newton", "pair", "comm", "min", "run", "atom"), ())
+        else:
+            tables = {c.name: c.styles[1] for c in BY_NAME.values() if c.styles}
+            tables |= {"command": BY_NAME, "pair": ("deepmd",), "feature": ("gzip", "exceptions"), "package": ()}
+        if len(words) != 2 or words[0] not in tables:
+            raise ScriptError(f"{name} takes one of {', '.join(tables)}, and a name")
+        return words[1] in tables[words[0]]
 
     def number_of(self, name):
         """Value of c_ID[i], f_ID[i], v_NAME for outputs."""
@@ -464,12 +486,31 @@ class Session:
     def column(self, name):
         """``(title, whole number?, function of the session)`` of a thermo column."""
         if name in KEYWORDS:
-            return KEYWORDS[name]
+            title, whole, _ = KEYWORDS[name]
+            return title, whole, lambda session: keyword(session, name)
         if name[:2] not in ("c_", "f_", "v_"):
             raise ScriptError(
                 f"thermo keyword {name!r} is not supported; known: {', '.join(KEYWORDS)}, c_ID, f_ID, v_NAME"
             )
-        return (name, False, lambda session: session.number_of(name))
+        return name, False, lambda session: session.number_of(name) / session.norm_of(name)
+
+    def norm_of(self, name):
+        """By what a thermo column c_ID, f_ID or v_NAME is divided: the number of atoms, or 1."""
+        return self.system.n_atoms if self.thermo.per_atom and self.is_extensive(name) else 1
+
+    def is_extensive(self, name):
+        """Whether a value c_ID, f_ID[i], ... grows with the number of atoms."""
+        kind, base, indices = self._reference(name)
+        if kind == "v":
+            return False
+        if kind == "c":
+            return ("scalar", "vector", "array")[min(len(indices), 2)] in self.compute(base).extensive
+        source = self.fix(base)
+        if isinstance(source, Fix):
+            return not indices or isinstance(source, (AddForce, SetForce, Recenter))
+        names = getattr(source, "names", ())
+        at = indices[-1] - 1 if indices and len(names) > 1 else 0
+        return at < len(names) and self.is_extensive(names[at])
 
     def energy(self):
         """eV, of the model and of those fixes that count."""
@@ -787,12 +828,13 @@ class Session:
         self.check_run(steps)
         system = self.system
         self.first_step, self.last_step = system.step, system.step + steps
-        self.ramp_first = self.first_step if begin is None else begin
         scaling = (NoseHooverChain, StochasticRescaling, BerendsenThermostat)
         moving = system.processes.largest(int(np.any(system.velocities)))
         if steps and not moving and any(isinstance(f, scaling) for f in self.fixes.values()):
             self.log.warning("all velocities are zero, and thermostats only scale them; use 'velocity all create'")
-        simulation.ensemble.span(self.ramp_first, self.last_step if end is None else end)
+        self.begin_step = self.first_step if begin is None else begin
+        self.end_step = self.last_step if end is None else end
+        simulation.ensemble.span(self.begin_step, self.end_step)
         outputs = [f for f in self.fixes.values() if isinstance(f, OutputFix)]
         parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
         if parameters:
