@@ -410,7 +410,7 @@ def predicted_memory(n_atoms, neighbors, cell, periodic, model, skin, precision,
 
 
 #: arrays of atoms; of a rank before there are any: measured
-BYTES_PER_ATOM, _BYTES_OF_A_RANK = 700, 400e6
+BYTES_PER_ATOM, _BYTES_OF_A_RANK = 600, 320e6
 
 
 def free_memory():
