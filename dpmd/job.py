@@ -286,7 +286,7 @@ class Job:
         model, run, p = potential.model, self.settings.run, self.processes
         neighbors, whole = 0.0, np.diag([1e9] * 3)
         if len(positions):
-            with suppress(ValueError):  # of an impossible cell somebody else tells
+            with suppress(ValueError):
                 whole = complete_cell(cell, periodic)
                 neighbors = preflight.list_neighbors(positions, whole, periodic, model.cutoff + run.skin)
                 whole = whole * (n_atoms / len(positions)) ** (1 / 3)
@@ -297,7 +297,8 @@ class Job:
         )  # fmt: skip
         # the first rank reads them all
         needed += max(n_atoms - here, 0) * preflight.BYTES_PER_ATOM // 2
-        preflight.check_memory(needed, n_atoms, where, p.machine_ranks)
+        if n_atoms > preflight.FEW:  # of an absurd cell somebody else tells
+            preflight.check_memory(needed, n_atoms, where, p.machine_ranks)
         self.memory = needed
 
     def _choose_device(self):
