@@ -7,8 +7,6 @@ import time
 import traceback
 from pathlib import Path
 
-import ase.parallel
-
 from . import __version__
 from .errors import InputError, RunError
 
@@ -45,6 +43,8 @@ def _world():
             f"{started} mpi4py uses another MPI ({library}), so that every rank is alone. Use the mpiexec of that MPI, "
             f"or install mpi4py for the launcher's. {remedy}"
         )
+    import ase.parallel
+
     # ASE would notice mpi4py and read and write files by all ranks together; here root does that alone
     ase.parallel.world.comm = ase.parallel.DummyMPI()
     return MPI.COMM_WORLD
@@ -205,14 +205,11 @@ def _run_lammps(options, world):
 
 
 def _md_run(arguments):
-    from dpmd.parallel import OneProcess, Processes
-
-    from .job import Job
-    from .options import help_text
-
     parser = _md_run_parser()
     options = parser.parse_args(arguments)
     if options.help_input:
+        from .options import help_text
+
         print(help_text())
         return 0
     if options.help_lammps is not None:
@@ -228,6 +225,11 @@ def _md_run(arguments):
     if options.script or _is_lammps(options.file):
         return _run_lammps(options, world)
     _refuse_lammps_options(options)
+
+    from dpmd.parallel import OneProcess, Processes
+
+    from .job import Job
+
     processes = Processes(world) if world else OneProcess()
     settings = processes.root_first(lambda: _settings(options))
     if world:
