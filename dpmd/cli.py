@@ -230,13 +230,14 @@ def _md_run(arguments):
 def _settings(options):
     """The input file's settings, with the command line's in their place."""
     from . import inputfile
-    from .options import RUN_OPTIONS
+    from .options import SECTIONS
 
     settings = inputfile.read(options.file)
-    for option in RUN_OPTIONS:
-        value = getattr(options, option.name, None) if option.command_line else None
-        if value is not None:
-            setattr(settings.run, option.name, option.check(value, option.flag))
+    for section in SECTIONS:
+        for option in section.options:
+            value = getattr(options, option.name, None) if option.command_line else None
+            if value is not None:
+                setattr(getattr(settings, section.name), option.name, option.check(value, option.flag))
     return settings
 
 

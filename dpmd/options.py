@@ -333,6 +333,11 @@ SECTIONS = (
             Option("max_move_A", float, 0.1, "largest displacement per iteration", "Å", minimum=1e-6),
             Option("pressure_bar", float, None, "relax the cell too, to this pressure", "bar"),
             Option("coupling", str, "iso", "of the cell, as in [ensemble]", choices=("iso", "aniso", "tri")),
+            Option(
+                "on_unconverged", str, "warn", "if a minimisation ends by none of its tolerances: warn, and go on; or "
+                "stop with exit code 1 (with a checkpoint, for TOML inputs)", choices=("warn", "error"),
+                command_line=True,
+            ),
         ),
     ),
     Section(
@@ -345,7 +350,8 @@ SECTIONS = (
     ),
 )  # fmt: skip
 
-RUN_OPTIONS = next(s for s in SECTIONS if s.name == "run").options
+#: those of [run] and those of other sections that are options of md-run, too
+RUN_OPTIONS = tuple(o for s in SECTIONS for o in s.options if s.name == "run" or o.command_line)
 
 
 def suggestion(word, known):
