@@ -120,6 +120,14 @@ class CudaOperators:
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
+    def in_double(self):
+        """Operators of the same model, on the same device, in float64; these where they are."""
+        if self.precision == "double":
+            return self
+        other = CudaOperators(self.model, "double", self.device, self._chunk, few=self._few)
+        other.threads = self.threads
+        return other
+
     @property
     def description(self):
         """What is computed how, for the log."""

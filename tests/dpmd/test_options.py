@@ -1,4 +1,4 @@
-"""Every option of [run] at every door: it does something that can be seen, or it is refused by name.
+"""Every option of [run] and of the command line at every door: it does something that can be seen, or it is refused by name.
 
 ``TABLE`` declares which; an option without an entry fails.  A used option must make the door's text (log, error or
 numbers with all digits) differ from that without it, and bring the words that the entry names.
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpmd import DP, Potential, Simulation, cli
-from dpmd.options import OF_RANKS, RUN_OPTIONS
+from dpmd.options import OF_RANKS, defaults
 from dpmd.perfmodel.cli import main as dp_perf
 
 DOORS = ("key", "flag", "script", "from_atoms", "DP", "Potential", "dp-perf")
@@ -74,6 +74,9 @@ TABLE = {
     "check_precision": (True, *[Used("precision   against")] * 3, no, no, no, no),
     "continue": (True, *[Used("checkpoint.h5.*continue|no checkpoint")] * 2, Refused("--continue: .*read_restart"),
                  no, no, no, no),
+    "on_unconverged": (
+        "error", *[Used("Stopped at step 0")] * 2, Used("--on-unconverged error"), no, no, no, no,
+    ),
     "overwrite": (True, *[Used("Loop of")] * 2, Refused("--overwrite: .*replaces"), no, no, no, no),
 }  # fmt: skip
 #: options of one door alone
@@ -81,7 +84,7 @@ SCRIPT_FLAGS = {"-var": ("a", "1"), "-log": ("none",), "-screen": ("none",), "-e
 
 
 def test_every_option_is_declared():
-    assert set(TABLE) == {option.name for option in RUN_OPTIONS}
+    assert set(TABLE) == set(defaults())
     assert all(len(entries) == 1 + len(DOORS) for entries in TABLE.values())
 
 
@@ -99,6 +102,8 @@ class Doors:
         settings = {"run": {"steps": 2, "precision": "double"}}
         if name == "on_overflow":
             settings["structure"] = {"file": "dense.extxyz"}
+        if name == "on_unconverged":
+            settings["minimize"] = {"method": "sd", "max_iterations": 1}
         return settings
 
     def clean(self, name):
@@ -113,7 +118,7 @@ class Doors:
     def key(self, name, value, used):
         self.clean(name)
         settings = self.settings(name)
-        settings["run"] |= {name: value} if used else {}
+        settings["minimize" if name == "on_unconverged" else "run"] |= {name: value} if used else {}
         return self.water_run(**settings)[1] + " ".join(sorted(p.name for p in self.folder.iterdir()))
 
     def flag(self, name, value, used):
@@ -128,7 +133,7 @@ class Doors:
         (self.folder / "in.script").write_text(
             f"units metal\natom_style atomic\nread_data {file}\nmass 1 16\nmass 2 2\npair_style deepmd model\n"
             "pair_coeff * *\nneighbor 1.0 bin\ntimestep 0.0005\nvelocity all create 300 1\nfix 1 all nve\nrun 2\n"
-            'print "$(pe:%.15g)"\n'
+            + "minimize 0 1e-8 1 10\n" * (name == "on_unconverged") + 'print "$(pe:%.15g)"\n'
         )
         with pytest.raises(SystemExit):
             cli.md_run(["in.script", "--device", "cpu", *(flag(name, value) if used else ())])
