@@ -1,6 +1,7 @@
 """The commands ``md-run`` and ``dpmd``."""
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -133,6 +134,10 @@ def _md_run_parser():
         "-screen", "-sc", dest="screen", metavar="FILE", help="file for what goes to the screen, or none"
     )
     lammps.add_argument("-echo", "-e", dest="echo", choices=("none", "screen", "log", "both"), help="repeat commands")
+    lammps.add_argument(
+        "--no-rehearsal", action="store_true",
+        help="run at once, without looking for mistakes first: they are found where they are reached",
+    )  # fmt: skip
     for option in RUN_OPTIONS:
         if not option.command_line:
             continue
@@ -171,10 +176,14 @@ def _run_lammps(options, world):
             f"{options.file}: a LAMMPS script goes on by its own read_restart, not by --continue; e.g. "
             'if "${restart} > 0" then "read_restart FILE.*" else ..., with -var restart 1'
         )
+    if options.no_rehearsal and options.check:
+        raise InputError("--check looks for mistakes and --no-rehearsal does not: leave one of them out")
     given = {}
     for option in RUN_OPTIONS:
         value = getattr(options, option.name, None) if option.command_line else None
         given[option.name] = option.default if value is None else option.check(value, option.flag)
+    if options.max_displacement is None:
+        given["max_displacement"] = math.inf  # as in LAMMPS, which has no such limit
     check_halo(given["halo_precision"], given["decomposition"], "--halo-precision")
     for words in options.variables:
         if len(words) < 2:
@@ -194,6 +203,7 @@ def _run_lammps(options, world):
         screen,
         options.echo,
         processes,
+        rehearse=not options.no_rehearsal,
     )
 
 
@@ -221,6 +231,8 @@ def _md_run(arguments):
     if options.script or _is_lammps(options.file):
         return _run_lammps(options, world)
     processes = Processes(world) if world else OneProcess()
+    if options.no_rehearsal:
+        raise InputError(f"{options.file} is no LAMMPS script: --no-rehearsal means nothing for it; leave it out")
     settings = processes.root_first(lambda: _settings(options))
     if world:
         processes = Processes(world, 1 if settings.run.decomposition == "rank" else settings.run.ranks_per_node)

@@ -219,7 +219,8 @@ SECTIONS = (
             ),
             Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),
             Option(
-                "max_displacement", float, 1.0, "an atom that moves further in one step stops the run", "Å", minimum=0.0
+                "max_displacement", float, 1.0, "an atom that moves further in one step stops the run; LAMMPS scripts: "
+                "no limit unless given", "Å", minimum=0.0, command_line=True,
             ),
             Option("check", bool, False, "examine everything, report, and stop before step 0", command_line=True),
             Option(
