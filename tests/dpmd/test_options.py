@@ -273,6 +273,30 @@ def test_a_potential_that_is_given_has_its_own(find_model, small_water):
             Simulation.from_atoms(small_water, potential, initial_temperature_K=300, **{name: value})
 
 
+def test_options_of_the_model_hold_for_its_committee(water_run, tmp_path):
+    """A committee of twice the same model agrees to the last bit, whatever bases its tables have."""
+    for flags in (["--rank", "2"], ["--no-low-rank"], ["--no-tabulate"]):
+        code, text = water_run(
+            *flags, "--overwrite", model={"committee": ["model"], "deviation_every": 1}, run={"steps": 1}
+        )
+        assert code == 0, text
+        rows = np.loadtxt(tmp_path / "run.model_devi.out")
+        assert np.abs(rows[:, 1:]).max() == 0.0
+
+
+def test_overwrite_counts_when_a_run_goes_on(water_run, tmp_path):
+    """For files that the run which is continued did not write."""
+    assert water_run(run={"steps": 2}, checkpoint={"every": 1})[0] == 0
+    (tmp_path / "other.extxyz").write_text("of somebody else")
+    longer = {"run": {"steps": 4}, "output": [{"file": "other.extxyz", "every": 1}]}
+    code, text = water_run("--continue", **longer)
+    assert code == 2
+    assert "--overwrite" in text
+    code, text = water_run("--continue", "--overwrite", **longer)
+    assert code == 0, text
+    assert len(ase.io.read("other.extxyz", ":")) == 2
+
+
 def test_options_of_ranks_are_used_by_ranks(mpi_run, doors, tmp_path):
     """What one process only remarks on, several use."""
     program = str(Path(__file__).parent / "programs" / "md_run_ranks.py")
