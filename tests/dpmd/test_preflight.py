@@ -137,7 +137,7 @@ def test_a_sample_has_the_neighbors_of_the_whole(find_model, shape):
     repeats = {
         "cube": (14, 14, 14),
         "rod": (3, 3, 200),
-        "beam": (5, 5, 100),
+        "beam": (4, 4, 160),
         "slab": (24, 24, 4),
         "cluster": (12, 12, 12),
     }[shape]
