@@ -5,7 +5,9 @@ and their ids are in no order.
 """
 
 import inspect
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -358,6 +360,38 @@ REASONS = [
 @pytest.mark.parametrize(("make", "reason"), REASONS)
 def test_why_the_sum_does_not_stay(make, reason):
     assert make().not_conserved() == reason
+
+
+PRESSURE = {"type": "npt", "pressure_bar": 1000.0}
+#: {name: (ensemble, why there is no drift)}
+RAMPS = {
+    "chain": ({"type": "nvt", "thermostat": "nose-hoover", "temperature_K": [300.0, 350.0]}, "target temperature"),
+    "pressure": (PRESSURE | {"temperature_K": 300.0, "pressure_bar": [0.0, 9000.0]}, "target pressure"),
+    "berendsen": (PRESSURE | {"temperature_K": 300.0, "barostat": "berendsen"}, "Berendsen barostat"),
+    "csvr": ({"type": "nvt", "temperature_K": [300.0, 350.0]}, None),
+}
+
+
+@pytest.mark.parametrize("name", RAMPS)
+def test_no_drift_of_what_is_not_conserved(name, water_run):
+    """Neither in the log nor in the summary, nor a panel on the report's page; csvr books all that it does."""
+    from dpmd import report
+
+    ensemble, reason = RAMPS[name]
+    code, text = water_run(ensemble=ensemble)
+    assert code == 0
+    summary = json.loads(Path("run.summary.json").read_text(encoding="utf-8"))
+    panels = report._panels(report.find(Path(), None))
+    if reason is None:
+        assert "drift" in text
+        assert summary["drift_meV_per_atom_ns"] is not None
+        assert summary["not_conserved"] is None
+    else:
+        assert reason in text
+        assert "meV/atom/ns" not in text
+        assert summary["drift_meV_per_atom_ns"] is None
+        assert reason in summary["not_conserved"]
+    assert (report._conserved in panels) == (reason is None)
 
 
 # --------------------------------------------------------------------- integrators and thermostats
