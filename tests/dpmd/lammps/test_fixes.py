@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpmd.errors import InputError
 from dpmd.lammps.fixes import FIXES
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -213,6 +214,25 @@ def test_csvr(script):
     assert others == same
     assert cooled["c_kh"][-30:].mean() < 0.6 * free["c_kh"][-30:].mean()
     assert cooled["f_2"][-1] > 0.3
+
+
+REFUSED = {
+    "thermo_style custom step f_1": "f_1 has no scalar",
+    "thermo_style custom step f_3": "f_3 has no scalar",
+    "thermo_style custom step f_2[1]": r"f_2 has no vector",
+    "fix_modify 2 energy yes": r"fix 2 \(langevin\) has no potential energy",
+    "fix_modify 3 energy yes": r"fix 3 \(setforce\) has no potential energy",
+    "fix 4 all ave/time 1 1 1 c_thermo_temp\nreset_timestep 0": r"fix 4 \(ave/time\) counts steps",
+    "fix 4 all vector 1 c_thermo_temp\nreset_timestep 0": r"fix 4 \(vector\) counts steps",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused_before_anything_runs(line, script):
+    fixes = NVE + "fix 2 all langevin 300 300 0.1 5 tally yes\nfix 3 o setforce 0 0 0\n"
+    with pytest.raises(InputError, match=rf"in.script:2\d: .*{REFUSED[line]}"):
+        script(SHORT + fixes + line + "\nrun 1\n")
+    assert not Path("log.lammps").exists() or "Loop time" not in Path("log.lammps").read_text(encoding="utf-8")
 
 
 #: {what: (arguments of box/relax, {thermo keyword of a pressure: bar})}
