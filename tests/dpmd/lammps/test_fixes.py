@@ -138,7 +138,9 @@ CASES = {
 OTHERWISE = {"temp/csvr", "box/relax"}
 FILES = {"print": ["printed.txt"], "ave/time": ["mean.txt", "vector.txt"], "vector": ["vector.txt"]}
 #: commands after the runs
-AFTER = {"vector": 'print "$(f_2[11][1]) $(f_2[11][2])" file vector.txt\n'}
+_RESET = "reset_timestep 3\ntimestep 0.0007\nrun 9\n"
+AFTER = dict.fromkeys(("nvt", "npt with ramps", "temp/berendsen", "langevin", "deform", "recenter", "momentum"), _RESET)
+AFTER["vector"] = 'print "$(f_2[11][1]) $(f_2[11][2])" file vector.txt\n'
 
 
 def text(name, early="0.0005", data="water24.lmp", model="water_md0.pb"):
@@ -146,8 +148,8 @@ def text(name, early="0.0005", data="water24.lmp", model="water_md0.pb"):
     fixes, columns = CASES[name]
     head = HEAD.format(early=early, data=data, model=model)
     style = f"thermo_style custom {_ALWAYS} {columns}\nthermo_modify format float %.15g\n"
-    end = "write_dump all custom end.dump id x y z vx vy vz modify sort id\n" + AFTER.get(name, "")
-    return head + fixes + "\n" + style + TAIL + end
+    end = "write_dump all custom end.dump id x y z vx vy vz modify sort id\n"
+    return head + fixes + "\n" + style + TAIL + AFTER.get(name, "") + end
 
 
 def tables(log):
