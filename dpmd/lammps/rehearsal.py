@@ -19,6 +19,7 @@ import numpy as np
 from dpmd.models import ModelError, load
 
 from .. import preflight
+from ..ensembles import Fix
 from ..errors import InputError, RunError
 from . import structure
 from .commands import BY_NAME, one_frame
@@ -137,7 +138,7 @@ class _RehearsedSession(Session):
     @staticmethod
     def _check_reference(name, indices, source):
         kind = ("scalar", "vector", "array")[min(len(indices), 2)]
-        if isinstance(source, Compute) and not hasattr(source, kind):
+        if isinstance(source, Compute | Fix) and not hasattr(source, kind):
             raise ScriptError(f"{name} has no {kind}")
         known = isinstance(source, Compute) or (isinstance(source, AverageTime) and not source.vectors)
         if known and kind == "vector" and not 1 <= indices[0] <= source.width:

@@ -252,7 +252,7 @@ def test_fixes_computes_outputs(script, head):
     drift = np.ptp(first["Econserve"])
     assert drift < 0.5 * np.ptp(first["TotEng"])  # removed momentum is not counted
     assert len(Path("msd.txt").read_text().splitlines()) == 2 + 3
-    assert len(Path("p.txt").read_text().splitlines()) == 1 + 4
+    assert len(Path("p.txt").read_text().splitlines()) == 1 + 5  # step 10 at the end of a run and at the start of one
     rdf = Path("rdf.txt").read_text().splitlines()
     assert rdf[3].split() == ["0", "20"]
     assert rdf[4].split()[:2] == ["1", "0.125"]
