@@ -12,7 +12,7 @@ from .errors import ModelError
 from .lowrank import add_low_rank, without_low_rank
 from .parameters import DeepPotentialModel
 from .readers import load
-from .tables import TooSteep, can_tabulate, checked_distance, tabulate, without_tables
+from .tables import NotSmooth, can_tabulate, checked_distance, tabulate, without_tables
 
 #: part of the cache key: raise it when tables are made differently
 TABLE_VERSION = 4
@@ -63,8 +63,8 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
         begin = time.perf_counter()
         try:
             model = tabulate(exact)
-        except TooSteep:
-            return LoadedModel(exact, exact, digest, "exact networks (too steep for tables)")
+        except NotSmooth:
+            return LoadedModel(exact, exact, digest, "exact networks (not smooth enough for tables)")
         if low_rank:
             model = add_low_rank(model, rank=rank)
         how = f"made in {time.perf_counter() - begin:.1f} s"

@@ -299,7 +299,8 @@ def tabulate(model):
 
     Tables that the file carried are kept.
     Raises ModelError for networks with kinked activations (relu, relu6), whose tables would be
-    wrong in the derivative, and for networks so steep that no table keeps 1e-9 eV/Å.
+    wrong in the derivative; NotSmooth for networks so steep that no table keeps 1e-9 eV/Å, and for silut, whose second
+    derivative jumps.
     """
     if not can_tabulate(model):
         raise ModelError(
@@ -312,16 +313,16 @@ def tabulate(model):
             return embedding
         table, error = tabulate_network(embedding.network, model, pairs)
         if error > 5 * TABLE_TOLERANCE:
-            raise TooSteep(
-                f"{model.source.path}: tables of its embedding networks would be off by {10 * error:.1e} of usual "
-                "forces, since the networks are too steep; the exact networks are evaluated instead"
+            raise NotSmooth(
+                f"{model.source.path}: its embedding networks are not smooth enough for tables, which would be off by "
+                f"about {10 * error:.1e} of usual forces; the exact networks are evaluated instead"
             )
         return replace(embedding, table=table)
 
     return replace(model, descriptor=model.descriptor.map_embeddings(with_table))
 
 
-class TooSteep(ModelError):
+class NotSmooth(ModelError):
     """No table of an embedding network keeps the tolerance."""
 
 
