@@ -1,5 +1,7 @@
 """A simulation from ASE Atoms, in one call."""
 
+import warnings
+
 from dpmd.models import ModelError
 
 from . import ensembles
@@ -95,5 +97,5 @@ def simulation(
     if safe:
         from .safety import Safety
 
-        made.hooks.insert(0, Safety(1.0, "dpmd.failed.extxyz"))
+        made.hooks.insert(0, Safety(1.0, "dpmd.failed.extxyz", warn=warnings.warn))
     return made

@@ -73,7 +73,7 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
         return LoadedModel(model, exact, digest, f"the file's own tables, low-rank bases {how}")
     tables = [e.table for e, _ in model.descriptor.unique_embeddings()]
     steps = [step for table in tables for step in (table.fine_step, table.coarse_step)]
-    reach = checked_distance(exact)
+    reach = checked_distance(model)
     text = f"quintic tables, {how}, steps {min(steps):.2g} to {max(steps):.2g}, checked from {reach:g} Å on"
     return LoadedModel(model, exact, digest, text)
 

@@ -139,6 +139,7 @@ class Session:
         self.append_deviation, self.described = False, None
         self.first_step = self.last_step = 0
         self.restart_rules, self.current_id, self.warned = [], "", set()
+        self.safety = None
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
         self.restored = {}
@@ -668,9 +669,11 @@ class Session:
         parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
         if parameters:
             simulation.parameters = self._first_parameters()
+        if self.safety is None:  # one for all runs: it warns once
+            self.safety = Safety(self.options.max_displacement, Path("failed.extxyz"), warn=self.log.warning)
         simulation.hooks = [
             Stop(self, 1),
-            Safety(self.options.max_displacement, Path("failed.extxyz")),
+            self.safety,
             *parameters,
             *self._deviation_hook(),
             *outputs,
