@@ -669,6 +669,7 @@ class Job:
                 self.failure_path,
                 stop_on_overflow=s.run.on_overflow == "error",
                 every=1 if potential.device == "cpu" else GPU_SAFETY,
+                warn=log.warning,
             ),
             *named.values(),
             Progress(remaining, system.timestep, log),

@@ -169,6 +169,7 @@ class Session:
         #: whether warnings about the atoms are to be looked for, and the kinds of them that were given
         self.unexamined, self.told = True, set()
         self.restart_rules, self.current_id, self.warned = [], "", set()
+        self.safety = None
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
         self.restored = {}
@@ -841,10 +842,15 @@ class Session:
         parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
         if parameters:
             simulation.parameters = self._first_parameters()
+        if self.safety is None:  # one for all runs: it warns once
+            self.safety = Safety(
+                self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error",
+                warn=self.log.warning,
+            )  # fmt: skip
         simulation.hooks = [
             Stop(self, 1),
             FirstLook(self),
-            Safety(self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error"),
+            self.safety,
             *parameters,
             *self._deviation_hook(),
             *outputs,

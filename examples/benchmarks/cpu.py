@@ -137,7 +137,7 @@ def counted_flops(model, precision, counts):
         for b, embedding in enumerate(d.embeddings[a]):
             basis = embedding.basis("double" if precision == "double" else "mixed")
             rank = basis.rank if basis else d.n_embedding
-            folded = folded and basis is not None and not np.isfinite(basis.split)
+            folded = folded and basis is not None and basis.everywhere
             features += rank
             flops += counts[a, b] * rank * 2 * (9 + 19)  # forwards and backwards through table rows
         n = features if folded else d.n_embedding

@@ -1,6 +1,7 @@
 """The CPU implementation of the operators: packed parameters, blocks, threads, scratch."""
 
 import logging
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -91,6 +92,8 @@ class CpuOperators:
             fit_first=packed.fitting.first,
         )
         self._neighbors = None
+        #: Å, distance of the nearest pair within the cutoff that was evaluated so far
+        self.nearest = np.inf
         #: seconds per phase (geometry, embedding, descriptor, fitting, force), averaged over threads
         self.seconds = dict.fromkeys(kernels.PHASES, 0.0)
 
@@ -274,6 +277,7 @@ class CpuOperators:
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces
         )
+        self.nearest = min(self.nearest, math.sqrt(self._nearest.min()))
         for phase, seconds in zip(kernels.PHASES, self._timers.mean(axis=0), strict=True):
             self.seconds[phase] += seconds
         of_atoms = None
@@ -288,5 +292,4 @@ class CpuOperators:
             atomic_energies=energies.copy(),
             atomic_virials=of_atoms,
             overflowed=int(self._overflowed.sum()),
-            nearest=float(np.sqrt(self._nearest.min())),
         )
