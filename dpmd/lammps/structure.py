@@ -224,10 +224,9 @@ def change_box(session, words):
         at = rest.index("units")
         units, rest = (rest[at + 1 : at + 2] or [""])[0], rest[:at] + rest[at + 2 :]
     new_low, new = session.bounds()[0].copy(), system.cell.copy()
-    saved_low, saved = new_low.copy(), new.copy()
+    saved = new.copy()
 
     def apply():
-        nonlocal saved, saved_low
         if not (np.diag(new) > 0).all():
             raise ScriptError(f"change_box: the box would have no volume (edges {np.diag(new)})")
         if remap:
@@ -252,7 +251,7 @@ def change_box(session, words):
             remap = True
             apply()
         elif name == "set":
-            saved, saved_low = new.copy(), new_low.copy()
+            saved = new.copy()
         elif name in ("x", "y", "z") and rest:
             k = "xyz".index(name)
             kind, count = rest[0], {"final": 2, "delta": 2, "scale": 1, "volume": 0}.get(rest[0])
