@@ -134,8 +134,7 @@ def _reset_timestep(session, words):
 
 def _box(session, words):
     if words[:1] != ["tilt"] or words[1] not in ("large", "small"):
-        raise ScriptError("box takes: tilt large|small")
-    session.tilt_large = words[1] == "large"
+        raise ScriptError("box takes: tilt large|small")  # every tilt is taken: nothing to keep
 
 
 def _accepted(session, words):

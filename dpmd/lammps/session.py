@@ -138,7 +138,7 @@ class Session:
         self.log, self.processes = log, processes or OneProcess()
         self.ranks = self.processes
         self.variables = Variables(self)
-        self.deadline, self.loop_begin, self.wall_begin = None, time.perf_counter(), time.perf_counter()
+        self.deadline, self.loop_begin = None, time.perf_counter()
         self.restored = {}
         self.reset()
 
@@ -147,9 +147,9 @@ class Session:
         self.close_files()
         if getattr(self, "schedule", None) is not None:
             self.schedule.free()
-        self.units, self.dimension = UNITS["metal"], 3
+        self.units = UNITS["metal"]
         self.faces = [("p", "p")] * 3
-        self.atom_style, self.tilt_large = "atomic", False
+        self.atom_style = "atomic"
         self.system, self.triclinic, self.n_types = None, False, 0
         self.masses, self.labels = [], {}
         self.type_of = self.charge_of = self.molecule_of = np.zeros(0)
@@ -168,7 +168,7 @@ class Session:
         self.begin_step = None
         #: whether warnings about the atoms are to be looked for, and the kinds of them that were given
         self.unexamined, self.told = True, set()
-        self.restart_rules, self.current_id, self.warned = [], "", set()
+        self.restart_rules, self.current_id = [], ""
         self.safety = None
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
