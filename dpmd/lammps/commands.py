@@ -90,8 +90,8 @@ def _dimension(session, words):
 
 def _neighbor(session, words):
     skin = session.number(words[0], "neighbor: the skin")
-    if not 0 <= skin <= 50:
-        raise ScriptError(f"neighbor: a skin of {words[0]} is not sensible; 2.0 is usual")
+    if not 0 <= skin <= 10:
+        raise ScriptError(f"neighbor: a skin of {words[0]} Å is not between 0 and 10; 2.0 is usual")
     session.skin = skin
 
 

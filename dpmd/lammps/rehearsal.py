@@ -174,7 +174,8 @@ class _RehearsedSession(Session):
         model = self.models[self.pair.models[0]]
         potential = SimpleNamespace(model=model, type_map=model.type_map)
         self._model_types(potential)
-        self._check_parameters(potential)
+        for path in self.pair.models:
+            self._check_parameters(SimpleNamespace(model=self.models[path]))
         if not self.moved:
             self._check_cell(potential)
         if self.pair.frame_compute:

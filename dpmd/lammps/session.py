@@ -568,7 +568,8 @@ class Session:
         system.type_names, system.constants = tuple(first.type_map), self.units.constants
         system._set_inverse_masses()
         self.committee = Committee(first, potentials[1:])
-        self._check_parameters(first)
+        for potential in potentials:
+            self._check_parameters(potential)
         self._describe(first)
         self._check_cell(first)
         if self.schedule is not None:
@@ -634,7 +635,8 @@ class Session:
                 (given is None and wanted and default is None) or len(given or []) not in (0, wanted)
             ):
                 raise ScriptError(
-                    f"pair_style deepmd: the model takes {wanted} numbers as {name}, {len(given or [])} given"
+                    f"pair_style deepmd: {potential.model.source.path} takes {wanted} numbers as {name}, "
+                    f"{len(given or [])} given"
                 )
 
     def model_parameters(self):
