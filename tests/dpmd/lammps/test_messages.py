@@ -26,7 +26,9 @@ FAILURES = {
     "long time step": ("velocity all create 300 4\nfix 1 all nve\ntimestep 5\nrun 50", ""),
     "overlap": ("set_overlap", ""),
     "barostat too fast": ("velocity all create 300 4\nfix 1 all nph iso 0 1e9 0.0001\nrun 50", ""),
-    "barostat on a face": ("change_box all boundary p p f\nfix 1 all npt temp 300 300 0.1 iso 0 0 1\nrun 5", "periodic"),
+    "barostat on a face": (
+        "change_box all boundary p p f\nfix 1 all npt temp 300 300 0.1 iso 0 0 1\nrun 5", "periodic",
+    ),
     "lost atoms": ("velocity all create 9000 4\nchange_box all boundary p p f\nfix 1 all nve\nrun 300", ""),
     "relaxation by fire": ("min_style fire\nfix 1 all box/relax iso 0\nminimize 0 0 5 5", "cg and sd"),
     "number": ("fix 1 all nvt temp 300 x 0.1", "must be a number"),
