@@ -147,6 +147,27 @@ def _zero_style(session, words):
         raise ScriptError(f"style {words[0]!r}: bonded interactions are not supported; only the styles zero and none")
 
 
+#: weights of neighbours over one, two and three bonds that go with a name
+_FORCE_FIELDS = {"amber": (0, 0, 0.5), "charmm": (0, 0, 0), "dreiding": (0, 0, 1)}
+
+
+def _special_bonds(session, words):
+    rest, lj, coul = list(words), (0, 0, 0), (0, 0, 0)
+    while rest:
+        name, rest = rest[0], rest[1:]
+        if name in ("lj", "coul", "lj/coul") and len(rest) >= 3:
+            values, rest = [session.number(w, "special_bonds") for w in rest[:3]], rest[3:]
+            lj, coul = values if "lj" in name else lj, values if "coul" in name else coul
+        elif name in _FORCE_FIELDS:
+            lj = coul = _FORCE_FIELDS[name]
+        elif name in ("angle", "dihedral", "one/five") and rest:
+            rest = rest[1:]
+        else:
+            known = ", ".join(_FORCE_FIELDS)
+            raise ScriptError(f"special_bonds: unexpected {name!r}; known: {known}, lj|coul|lj/coul and three numbers")
+    session.leaves_out_bonded = not all(map(max, lj, coul))
+
+
 # --------------------------------------------------------------------- the potential
 
 #: {keyword of pair_style deepmd: number of values (None: up to the next keyword)}
@@ -570,7 +591,7 @@ COMMANDS = [
     Command("angle_coeff", "...", _NOTE + " (styles zero)", _accepted),
     Command("dihedral_coeff", "...", _NOTE + " (styles zero)", _accepted),
     Command("improper_coeff", "...", _NOTE + " (styles zero)", _accepted),
-    Command("special_bonds", "...", _NOTE, _accepted),
+    Command("special_bonds", "KEYWORD ...", "accepted; all neighbours count here, bonded or not", _special_bonds),
     Command("neighbor", "SKIN bin|nsq|multi", "by how much lists reach beyond the cutoff", _neighbor),
     Command("neigh_modify", "KEYWORD VALUE ...", "every, delay, check: when lists are rebuilt", _neigh_modify),
     Command("group", "ID STYLE ...", "type, id, molecule, region, subtract, union, intersect, ...", structure.group),

@@ -145,6 +145,8 @@ class Session:
         self.restart_rules, self.current_id, self.warned = [], "", set()
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
+        #: whether the data file has bonds, and whether LAMMPS would leave bonded pairs out (special_bonds)
+        self.bonded, self.leaves_out_bonded = False, True
         self.restored = {}
         for name, style, words in (
             ("thermo_temp", "temp", []), ("thermo_press", "pressure", ["thermo_temp"]), ("thermo_pe", "pe", []),
@@ -608,6 +610,11 @@ class Session:
             name = model.type_map[number] if number >= 0 else "ignored"
             count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
+        if self.bonded and self.leaves_out_bonded:
+            self.log(
+                "Note: the data file has bonds. A Deep Potential counts all neighbours here, bonded or not; LAMMPS "
+                "leaves bonded ones out of its lists, and so gets other energies, unless 'special_bonds lj/coul 1 1 1'"
+            )
         for warning in type_table(self.system)[1]:
             self.log.warning(warning)
 
