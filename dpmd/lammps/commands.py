@@ -369,7 +369,7 @@ def _write_dump(session, words):
 
 
 def _thermo(session, words):
-    session.thermo.every = _whole(session, words[0], "thermo")
+    session.thermo.every = words[0] if words[0].startswith("v_") else _whole(session, words[0], "thermo")
 
 
 def _thermo_style(session, words):
@@ -604,7 +604,7 @@ COMMANDS = [
     Command("fix", "ID GROUP STYLE ...", "integrators, thermostats, barostats, forces, averages", _fix, (2, FIXES)),
     Command("fix_modify", "ID ...", "energy, temp, press, virial", _fix_modify),
     Command("unfix", "ID", "forgets a fix", _unfix),
-    Command("thermo", "N", "steps between lines of output", _thermo),
+    Command("thermo", "N|v_NAME", "steps between lines of output, or a variable that tells the next step", _thermo),
     Command("thermo_style", "one|multi|custom ...", "columns: " + ", ".join(KEYWORDS), _thermo_style),
     Command(
         "thermo_modify", "KEYWORD VALUE ...",
@@ -615,7 +615,10 @@ COMMANDS = [
         "dump", "ID GROUP STYLE N FILE ...",
         "a trajectory; columns of custom: " + ", ".join(COLUMNS), _dump, (2, DUMPS),
     ),
-    Command("dump_modify", "ID KEYWORD ...", "sort, append, format, element, every, unwrap, ...", _dump_modify),
+    Command(
+        "dump_modify", "ID KEYWORD ...",
+        "sort, append, format, element, every N|v_NAME, delay, first, unwrap, ...", _dump_modify,
+    ),
     Command("undump", "ID", "ends a dump", _undump),
     Command("write_dump", "GROUP STYLE FILE ...", "one frame", _write_dump, (1, DUMPS)),
     Command("restart", "N [FILE] [FILE2]", "restart files every N steps", _restart),

@@ -218,6 +218,13 @@ class Session:
         begin = self.begin_step if self.begin_step is not None else step
         return Moment(step, begin, self.end_step, (step - begin) * self.timestep)
 
+    def next_step(self, name):
+        """The step that the variable ``v_NAME`` names for an output, which must be to come."""
+        value, step = self.variables.number(name[2:]), self.system.step
+        if value != math.floor(value) or value <= step:
+            raise ScriptError(f"{name}, which tells the next step of output, is {value:g} at step {step}")
+        return int(value)
+
     def seconds(self):
         """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
         return self.processes.broadcast(time.perf_counter() - self.loop_begin)
@@ -308,7 +315,7 @@ class Session:
 
     def expand_star(self, name):
         """``c_id[*]`` as its elements; other names as they are."""
-        if "[*" not in name and "*]" not in name:
+        if name[:2] not in ("c_", "f_") or "*" not in name:
             return [name]
         base, _, inside = name.partition("[")
         source = self.compute(base[2:]) if base[0] == "c" else self.fix(base[2:])

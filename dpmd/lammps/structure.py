@@ -9,7 +9,7 @@ from ..ensembles import Group
 from ..fixes import remove_momentum, remove_rotation
 from ..system import System
 from ..units import temperature
-from .computes import Temperature
+from .computes import Displacement, Temperature
 from .datafile import STYLES, read_data
 from .language import ScriptError
 from .parkmiller import ParkMiller, velocity_noise
@@ -40,10 +40,11 @@ def _options(words, table, what):
 
 
 def _before_others(session, command):
-    """Refuse to change the number of atoms once something refers to them."""
-    later = [*session.fixes, *session.dumps, *(c for c in session.computes if not c.startswith("thermo_"))]
+    """Refuse to change the number of atoms once something keeps values of each."""
+    keep = [name for name, compute in session.computes.items() if isinstance(compute, Displacement)]
+    later = [*session.fixes, *session.dumps, *keep]
     if later:
-        raise ScriptError(f"{command} must come before fixes, computes and dumps (here: {', '.join(later)})")
+        raise ScriptError(f"{command} must come before fixes, dumps and compute msd (here: {', '.join(later)})")
 
 
 def _install(
@@ -73,12 +74,12 @@ def _install(
         cell=np.array(cell, float), periodic=np.array([a == "p" for a, _ in session.faces]), type_names=(),
         origin=np.array(low, float), constants=session.units.constants, step=step,
     )  # fmt: skip
-    for name, group in list(session.groups.items()):
+    for group in session.groups.values():
         if group is not None:
             flags = np.zeros(size, bool)
             if origins is not None:
                 flags[ids] = group.chosen[origins]
-            session.groups[name] = Group(flags, name)
+            group.chosen = flags  # in place: computes hold it, too
     session.changed()
 
 

@@ -184,3 +184,16 @@ def test_velocities(script, command):
         "write_dump all custom out.dump id vx vy vz modify sort id format float %.12g\n"
     )
     np.testing.assert_allclose(rows("out.dump")[:2, 1:], VELOCITIES[command], rtol=0, atol=1e-8)
+
+
+def test_computes_go_on_when_atoms_come(script):
+    log = script(
+        "units metal\nlattice sc 3\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 2\n"
+        "group a id <= 4\nvelocity all set 1 0 0 units box\ncompute k a ke\nprint \"$(c_k:%.9g)\"\nreplicate 2 1 1\n"
+        "print \"$(c_k:%.9g)\"\ncreate_atoms 1 single 0.5 0.5 0.5\nprint \"$(c_k:%.9g)\"\n"
+    )
+    energies = [float(line) for line in log.splitlines() if line.startswith("0.0")]
+    assert energies == pytest.approx([4 * 1.0364269e-4, 8 * 1.0364269e-4, 8 * 1.0364269e-4], rel=1e-8)
+    with pytest.raises(InputError, match=r"before fixes, dumps and compute msd \(here: m\)"):
+        script("lattice sc 3\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 2\n"
+               "compute m all msd\nreplicate 2 1 1\n")  # fmt: skip
