@@ -172,6 +172,8 @@ class Session:
         self.safety = None
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
+        #: whether the data file has bonds, and whether LAMMPS would leave bonded pairs out (special_bonds)
+        self.bonded, self.leaves_out_bonded = False, True
         self.restored = {}
         for name, style, words in (
             ("thermo_temp", "temp", []), ("thermo_press", "pressure", ["thermo_temp"]), ("thermo_pe", "pe", []),
@@ -242,6 +244,13 @@ class Session:
         step = 0 if self.system is None else self.system.step
         begin = self.begin_step if self.begin_step is not None else step
         return Moment(step, begin, self.end_step, (step - begin) * self.timestep)
+
+    def next_step(self, name):
+        """The step that the variable ``v_NAME`` names for an output, which must be to come."""
+        value, step = self.variables.number(name[2:]), self.system.step
+        if value != math.floor(value) or value <= step:
+            raise ScriptError(f"{name}, which tells the next step of output, is {value:g} at step {step}")
+        return int(value)
 
     def seconds(self):
         """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
@@ -338,7 +347,7 @@ class Session:
 
     def expand_star(self, name):
         """``c_id[*]`` as its elements; other names as they are."""
-        if "[*" not in name and "*]" not in name:
+        if name[:2] not in ("c_", "f_") or "*" not in name:
             return [name]
         base, _, inside = name.partition("[")
         source = self.compute(base[2:]) if base[0] == "c" else self.fix(base[2:])
@@ -607,7 +616,8 @@ class Session:
         system.type_names, system.constants = tuple(first.type_map), self.units.constants
         system._set_inverse_masses()
         self.committee = Committee(first, potentials[1:])
-        self._check_parameters(first)
+        for potential in potentials:
+            self._check_parameters(potential)
         self._describe(first)
         self._check_cell(first)
         if self.unexamined:
@@ -651,6 +661,11 @@ class Session:
             name = model.type_map[number] if number >= 0 else "ignored"
             count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
+        if self.bonded and self.leaves_out_bonded:
+            self.log(
+                "Note: the data file has bonds. A Deep Potential counts all neighbours here, bonded or not; LAMMPS "
+                "leaves bonded ones out of its lists, and so gets other energies, unless 'special_bonds lj/coul 1 1 1'"
+            )
         for warning in (*model.source.warnings, *preflight.type_table(self.system)[1]):
             self.log.warning(warning)
 
@@ -678,7 +693,8 @@ class Session:
                 (given is None and wanted and default is None) or len(given or []) not in (0, wanted)
             ):
                 raise ScriptError(
-                    f"pair_style deepmd: the model takes {wanted} numbers as {name}, {len(given or [])} given"
+                    f"pair_style deepmd: {potential.model.source.path} takes {wanted} numbers as {name}, "
+                    f"{len(given or [])} given"
                 )
 
     def model_parameters(self):
