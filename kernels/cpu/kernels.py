@@ -160,8 +160,8 @@ class Scratch(NamedTuple):
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
-    by the gradient; work : of the fitting network; rounded : a layer's inputs in
-    bfloat16; energies : (block,).
+    by the gradient; work : of the fitting network; middle, rounded : mean of a layer's inputs and
+    their differences from it in bfloat16; energies : (block,).
     """
 
     pairs: np.ndarray
@@ -174,6 +174,7 @@ class Scratch(NamedTuple):
     to_far: np.ndarray
     D: np.ndarray
     work: np.ndarray
+    middle: np.ndarray
     rounded: np.ndarray
     energies: np.ndarray
 
@@ -579,8 +580,8 @@ def evaluate_share(share, stage, model, exact, half, load, positions, scratch, r
                 D[q * stride_D + n_descriptor + k] = load.extra[atoms[q], k]
         t3 = read_clock(clock, clock_id)
         energy_and_gradient(
-            model.fit_numbers, half, scratch.rounded[share], model.fit_layers, model.fit_parameters,
-            model.fit_first[a], model.fit_first[a + 1], D, stride_D, rows, work, energies,
+            model.fit_numbers, half, scratch.middle[share], scratch.rounded[share], model.fit_layers,
+            model.fit_parameters, model.fit_first[a], model.fit_first[a + 1], D, stride_D, n, rows, work, energies,
         )  # fmt: skip
         t4 = read_clock(clock, clock_id)
         for q in range(n):

@@ -31,12 +31,12 @@ def _cuts(columns, lane):
     return range(_VECTORS * lane, columns, _VECTORS * lane)
 
 
-def _tile(vectors):
+def _tile(vectors, n_rows=TILE_ROWS):
     @kernel
     def tile(code, a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c, add):
         width = vectors * code.lanes
         a, b, c = a + from_a, b + from_b, c + to_c
-        rows = [a + stride_a * r for r in range(TILE_ROWS)]
+        rows = [a + stride_a * r for r in range(n_rows)]
         sums = [code.zeros(vectors) for _ in rows]
         with code.when(add > 0):
             for r, row_sums in enumerate(sums):
@@ -56,6 +56,7 @@ def _tile(vectors):
 
 
 _tile_1, _tile_2, _tile_3 = (_tile(v) for v in (1, 2, 3))
+_row_1, _row_2, _row_3 = (_tile(v, 1) for v in (1, 2, 3))
 
 
 @njit(**OPTIONS)
@@ -99,27 +100,53 @@ def pack_matrix_half(b):
     return np.concatenate([panel.ravel() for panel in panels])
 
 
+@njit(**OPTIONS)
+def _multiply_row(a, b, depth, columns, c):
+    """``c[:columns] = a[:depth] b`` for one row; b : from :func:`pack_matrix`."""
+    lane = VECTOR_BYTES // c.itemsize
+    column, panel = 0, 0
+    while column < columns:
+        vectors = min((columns - column) // lane, _VECTORS)
+        if vectors == 3:
+            _row_3(a, 0, 0, b, panel, depth, c, column, 0, 0)
+        elif vectors == 2:
+            _row_2(a, 0, 0, b, panel, depth, c, column, 0, 0)
+        else:
+            _row_1(a, 0, 0, b, panel, depth, c, column, 0, 0)
+        panel += depth * vectors * lane
+        column += vectors * lane
+
+
 @kernel
-def _round_rows(code, a, stride_a, depth, rounded, stride, rows):
-    """Rows of ``a`` as bfloat16, two in each number of ``rounded``."""
+def _mean_row(code, a, stride_a, columns, rows, share, mean):
+    """``mean[k] = share * sum_i a[i, k]`` for whole vectors of columns."""
+    with code.loop(0, columns, code.lanes) as k:
+        total = code.variable(a.vector(k))
+        with code.loop(1, rows) as i:
+            total.add((a + i * stride_a).vector(k))
+        mean.put(k, total.get() * code.fill(share))
+
+
+@kernel
+def _round_differences(code, a, stride_a, mean, depth, rounded, stride, rows):
+    """Rows of ``a`` less ``mean`` as bfloat16, two in each number of ``rounded``."""
     with code.loop(0, rows) as i:
         source, target = a + i * stride_a, rounded + i * stride
         with code.loop(0, depth, code.lanes) as k:
-            target.put(k / 2, code.rounded(source.vector(k)))
+            target.put(k / 2, code.rounded(source.vector(k) - mean.vector(k)))
 
 
 def _tile_half(vectors):
     @kernel
-    def tile(code, a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c, add):
-        """``depth`` counts pairs; a and b hold int32."""
+    def tile(code, a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c, before, from_before, stride_before):
+        """c = before + a b; ``depth`` counts pairs; a and b hold int32."""
         width = vectors * code.lanes
-        a, b, c = a + from_a, b + from_b, c + to_c
+        a, b, c, before = a + from_a, b + from_b, c + to_c, before + from_before
         rows = [a + stride_a * r for r in range(TILE_ROWS)]
-        sums = [code.zeros(vectors) for _ in rows]
-        with code.when(add > 0):
-            for r, row_sums in enumerate(sums):
-                for v, total in enumerate(row_sums):
-                    total.set(c.vector(stride_c * r + v * code.lanes))
+        sums = [
+            [code.variable(before.vector(stride_before * r + v * code.lanes)) for v in range(vectors)]
+            for r in range(TILE_ROWS)
+        ]
         with code.loop(0, depth) as k:
             columns = [b.vector(k * width + v * code.lanes, code.int_vector) for v in range(vectors)]
             for row, row_sums in zip(rows, sums, strict=True):
@@ -137,28 +164,46 @@ _tile_half_1, _tile_half_2, _tile_half_3 = (_tile_half(v) for v in (1, 2, 3))
 
 
 @njit(**OPTIONS)
-def multiply_half(a, stride_a, rounded, b, depth, columns, c, stride_c, rows, step):
-    """:func:`multiply` of single-precision numbers with both factors rounded to bfloat16.
+def multiply_half(a, stride_a, n, middle, rounded, b, b_half, depth, columns, c, stride_c, rows, step):
+    """:func:`multiply` of single-precision numbers, about the mean row in bfloat16.
 
-    rounded : int32 scratch for ``rows`` of half of ``depth``, in whole vectors; b : from
-    :func:`pack_matrix_half`.  Products are exact and summed in single precision.
+    ``c[i] = m b + (a[i] - m) b`` with ``m`` the mean of the first ``n`` of the ``rows``: its product is taken in
+    single precision; in the other one, which is small where the rows are alike, both factors are rounded.
+    So what rounding of b adds to the sum of the n rows is nothing, whatever their mean is.
+
+    middle : scratch for 2 rows of a or c; rounded : int32 scratch for ``rows`` of half of ``depth``, in whole
+    vectors; b, b_half : from :func:`pack_matrix` and :func:`pack_matrix_half`.
     """
     lane = VECTOR_BYTES // c.itemsize
     pairs = (depth + 1) // 2
-    stride = (depth + lane - 1) // lane * lane // 2
-    _round_rows(a, stride_a, depth, rounded, stride, rows)
+    whole = (depth + lane - 1) // lane * lane
+    stride = whole // 2
+    mean, base = middle[: middle.size // 2], middle[middle.size // 2 :]
+    _mean_row(a, stride_a, whole, n, np.float32(1 / n), mean)
+    _multiply_row(mean, b, depth, columns, base)
+    _round_differences(a, stride_a, mean, depth, rounded, stride, rows)
     column, panel = 0, 0
     while column < columns:
         vectors = min((columns - column) // lane, _VECTORS)
         for k in range(0, pairs, step):
-            n, from_b = min(step, pairs - k), panel + k * vectors * lane
+            n_k, from_b = min(step, pairs - k), panel + k * vectors * lane
             for i in range(0, rows, TILE_ROWS):
                 from_a, to_c = i * stride + k, i * stride_c + column
+                before, from_before, stride_before = (c, to_c, stride_c) if k > 0 else (base, column, 0)
                 if vectors == 3:
-                    _tile_half_3(rounded, from_a, stride, b, from_b, n, c, to_c, stride_c, k)
+                    _tile_half_3(
+                        rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, before, from_before,
+                        stride_before,
+                    )  # fmt: skip
                 elif vectors == 2:
-                    _tile_half_2(rounded, from_a, stride, b, from_b, n, c, to_c, stride_c, k)
+                    _tile_half_2(
+                        rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, before, from_before,
+                        stride_before,
+                    )  # fmt: skip
                 else:
-                    _tile_half_1(rounded, from_a, stride, b, from_b, n, c, to_c, stride_c, k)
+                    _tile_half_1(
+                        rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, before, from_before,
+                        stride_before,
+                    )  # fmt: skip
         panel += pairs * vectors * lane
         column += vectors * lane

@@ -194,6 +194,7 @@ class CpuOperators:
             to_far=room(far),
             D=room(rows * (inputs + lane)),
             work=room(fitting_scratch(packed.fitting, rows)),
+            middle=room(2 * round_up(inputs, lane) if packed.fitting.half is not None else 0),
             rounded=room(rows * inputs // 2 if packed.fitting.half is not None else 0, dtype=np.int32),
             energies=room(rows),
         )
