@@ -9,6 +9,8 @@ pack both factors anew for every call, reached 76 to 85 %).
 are computed ``TILE_ROWS`` at a time, so both need room for that many.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -56,7 +58,8 @@ def _tile(vectors, n_rows=TILE_ROWS):
 
 
 _tile_1, _tile_2, _tile_3 = (_tile(v) for v in (1, 2, 3))
-_row_1, _row_2, _row_3 = (_tile(v, 1) for v in (1, 2, 3))
+#: of rows with few alike: those that :func:`multiply_half` expands about
+_few_1, _few_2, _few_3 = (_tile(v, 3) for v in (1, 2, 3))
 
 
 @njit(**OPTIONS)
@@ -85,6 +88,29 @@ def multiply(a, stride_a, b, depth, columns, c, stride_c, rows, step):
 
 
 # --------------------------------------------------------------------- factors rounded to bfloat16
+#
+# Rounding every input to 8 bits would be felt: an energy is a small difference of large sums, and what the
+# rounding of a weight adds is the same for all atoms that are alike, so that it does not average out (20 meV
+# per atom and 2 kbar in crystals of copper).  But the centres of a block are alike.  With m the mean of their
+# rows, u_1 and u_2 two directions in which they differ most, and x_i = m + t_i1 u_1 + t_i2 u_2 + d_i,
+#
+#     x_i b  =  m b + t_i1 (u_1 b) + t_i2 (u_2 b)  +  d_i b
+#
+# needs three products in single precision for the block, and only those of the small d_i with bfloat16.  The
+# identity holds for any m, t and u.  As the d_i add up to nothing, errors of b leave the block's sum alone.
+
+
+class Frame(NamedTuple):
+    """Scratch of :func:`multiply_half`; widths in whole vectors of the widest matrix.
+
+    rows : (3 width,) m, u_1 and u_2; products : (3 width,) theirs; along : (3 rows,) square of a row's
+    distance from what is found so far, t_1, t_2; rounded : (rows width / 2,) int32, pairs of d.
+    """
+
+    rows: np.ndarray
+    products: np.ndarray
+    along: np.ndarray
+    rounded: np.ndarray
 
 
 def pack_matrix_half(b):
@@ -100,53 +126,121 @@ def pack_matrix_half(b):
     return np.concatenate([panel.ravel() for panel in panels])
 
 
-@njit(**OPTIONS)
-def _multiply_row(a, b, depth, columns, c):
-    """``c[:columns] = a[:depth] b`` for one row; b : from :func:`pack_matrix`."""
-    lane = VECTOR_BYTES // c.itemsize
-    column, panel = 0, 0
-    while column < columns:
-        vectors = min((columns - column) // lane, _VECTORS)
-        if vectors == 3:
-            _row_3(a, 0, 0, b, panel, depth, c, column, 0, 0)
-        elif vectors == 2:
-            _row_2(a, 0, 0, b, panel, depth, c, column, 0, 0)
-        else:
-            _row_1(a, 0, 0, b, panel, depth, c, column, 0, 0)
-        panel += depth * vectors * lane
-        column += vectors * lane
+@kernel
+def _add_row(code, total, x, at_x, depth):
+    """total += x[at_x:]."""
+    x = x + at_x
+    with code.loop(0, depth, code.lanes) as k:
+        total.put(k, total.vector(k) + x.vector(k))
 
 
 @kernel
-def _mean_row(code, a, stride_a, columns, rows, share, mean):
-    """``mean[k] = share * sum_i a[i, k]`` for whole vectors of columns."""
-    with code.loop(0, columns, code.lanes) as k:
-        total = code.variable(a.vector(k))
-        with code.loop(1, rows) as i:
-            total.add((a + i * stride_a).vector(k))
-        mean.put(k, total.get() * code.fill(share))
+def _scale_row(code, x, factor, depth):
+    """x *= factor."""
+    with code.loop(0, depth, code.lanes) as k:
+        x.put(k, x.vector(k) * code.fill(code.number(factor)))
 
 
 @kernel
-def _round_differences(code, a, stride_a, mean, depth, rounded, stride, rows):
-    """Rows of ``a`` less ``mean`` as bfloat16, two in each number of ``rounded``."""
+def _difference(code, x, at_x, mean, depth, target, at_target):
+    """target[at_target:] = x[at_x:] - mean."""
+    x, target = x + at_x, target + at_target
+    with code.loop(0, depth, code.lanes) as k:
+        target.put(k, x.vector(k) - mean.vector(k))
+
+
+@kernel
+def _subtract(code, target, at_target, factor, x, at_x, depth):
+    """target[at_target:] -= factor x[at_x:]."""
+    target, x = target + at_target, x + at_x
+    with code.loop(0, depth, code.lanes) as k:
+        target.put(k, target.vector(k) - x.vector(k) * code.fill(code.number(factor)))
+
+
+@kernel
+def _squares(code, x, stride, mean, depth, rows, squares):
+    """squares[i] = |x_i - mean|^2."""
     with code.loop(0, rows) as i:
-        source, target = a + i * stride_a, rounded + i * stride
+        row, total = x + i * stride, code.variable(code.fill(0.0))
         with code.loop(0, depth, code.lanes) as k:
-            target.put(k / 2, code.rounded(source.vector(k) - mean.vector(k)))
+            d = row.vector(k) - mean.vector(k)
+            total.add(d * d)
+        (squares + i).put_number(0, code.sum(total.get()))
+
+
+@kernel
+def _project(code, x, stride, mean, u, at_u, depth, rows, along, at_along):
+    """along[i] = (x_i - mean) . u."""
+    u, along = u + at_u, along + at_along
+    with code.loop(0, rows) as i:
+        row, total = x + i * stride, code.variable(code.fill(0.0))
+        with code.loop(0, depth, code.lanes) as k:
+            total.add((row.vector(k) - mean.vector(k)) * u.vector(k))
+        along.put_number(i, code.sum(total.get()))
+
+
+@kernel
+def _round_rest(code, x, stride, vectors, width, along, n_along, depth, rows, rounded, to_stride):
+    """Pairs of d_i = x_i - m - t_i1 u_1 - t_i2 u_2 in bfloat16."""
+    mean, first, second = (vectors + width * k for k in range(3))
+    with code.loop(0, rows) as i:
+        source, target = x + i * stride, rounded + i * to_stride
+        t, s = (code.fill((along + n_along * k)[i]) for k in (1, 2))
+        with code.loop(0, depth, code.lanes) as k:
+            rest = source.vector(k) - mean.vector(k) - t * first.vector(k) - s * second.vector(k)
+            target.put(k / 2, code.rounded(rest))
+
+
+@njit(**OPTIONS)
+def _expand(x, stride, n, depth, rows, frame):
+    """Fill ``frame`` for rows of whole vectors ``x``, of which the first ``n`` count."""
+    width, n_along = frame.rows.size // 3, frame.along.size // 3
+    mean, squares = frame.rows[:width], frame.along[:n_along]
+    mean[:] = 0
+    for i in range(n):
+        _add_row(mean, x, i * stride, depth)
+    _scale_row(mean, 1 / n, depth)
+    _squares(x, stride, mean, depth, n, squares)
+    for k in (1, 2):
+        farthest = 0
+        for i in range(n):
+            if squares[i] > squares[farthest]:
+                farthest = i
+        u, along = k * width, k * n_along
+        _difference(x, farthest * stride, mean, depth, frame.rows, u)
+        if k == 2:
+            _subtract(frame.rows, u, frame.along[n_along + farthest], frame.rows, width, depth)
+        size = np.sqrt(squares[farthest])
+        _scale_row(frame.rows[u:], 1 / size if size > 0 else 0 * size, depth)
+        _project(x, stride, mean, frame.rows, u, depth, rows, frame.along, along)
+        for i in range(n):
+            squares[i] -= frame.along[along + i] ** 2
+    _round_rest(
+        x, stride, frame.rows, width, frame.along, n_along, depth, rows, frame.rounded, depth // 2
+    )  # fmt: skip
 
 
 def _tile_half(vectors):
     @kernel
-    def tile(code, a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c, before, from_before, stride_before):
-        """c = before + a b; ``depth`` counts pairs; a and b hold int32."""
+    def tile(
+        code, a, from_a, stride_a, b, from_b, depth, c, to_c, stride_c, add, base, from_base, stride_base, along,
+        from_along, stride_along,
+    ):  # fmt: skip
+        """``depth`` counts pairs; a and b hold int32.  Without ``add``, sums begin with the products of the frame."""
         width = vectors * code.lanes
-        a, b, c, before = a + from_a, b + from_b, c + to_c, before + from_before
+        a, b, c, base, along = a + from_a, b + from_b, c + to_c, base + from_base, along + from_along
         rows = [a + stride_a * r for r in range(TILE_ROWS)]
-        sums = [
-            [code.variable(before.vector(stride_before * r + v * code.lanes)) for v in range(vectors)]
-            for r in range(TILE_ROWS)
-        ]
+        sums = [code.zeros(vectors) for _ in rows]
+        with code.when(add > 0):
+            for r, row_sums in enumerate(sums):
+                for v, total in enumerate(row_sums):
+                    total.set(c.vector(stride_c * r + v * code.lanes))
+        with code.when(add < 1):
+            for v in range(vectors):
+                m, u, w = ((base + stride_base * k).vector(v * code.lanes) for k in range(3))
+                for r, row_sums in enumerate(sums):
+                    t, s = (code.fill((along + stride_along * k)[r]) for k in (1, 2))
+                    row_sums[v].set(m + t * u + s * w)
         with code.loop(0, depth) as k:
             columns = [b.vector(k * width + v * code.lanes, code.int_vector) for v in range(vectors)]
             for row, row_sums in zip(rows, sums, strict=True):
@@ -164,46 +258,47 @@ _tile_half_1, _tile_half_2, _tile_half_3 = (_tile_half(v) for v in (1, 2, 3))
 
 
 @njit(**OPTIONS)
-def multiply_half(a, stride_a, n, middle, rounded, b, b_half, depth, columns, c, stride_c, rows, step):
-    """:func:`multiply` of single-precision numbers, about the mean row in bfloat16.
+def multiply_half(a, stride_a, n, frame, b, b_half, depth, columns, c, stride_c, rows, step):
+    """:func:`multiply` of single-precision numbers with rows, but for what they share, rounded to bfloat16.
 
-    ``c[i] = m b + (a[i] - m) b`` with ``m`` the mean of the first ``n`` of the ``rows``: its product is taken in
-    single precision; in the other one, which is small where the rows are alike, both factors are rounded.
-    So what rounding of b adds to the sum of the n rows is nothing, whatever their mean is.
-
-    middle : scratch for 2 rows of a or c; rounded : int32 scratch for ``rows`` of half of ``depth``, in whole
-    vectors; b, b_half : from :func:`pack_matrix` and :func:`pack_matrix_half`.
+    Of the ``rows`` the first ``n`` count.  Numbers of a from ``depth`` to the next whole vector must be 0, or
+    the same in all rows.  frame : a :class:`Frame`; b, b_half : from :func:`pack_matrix` and
+    :func:`pack_matrix_half`.  Products are exact and summed in single precision.
     """
     lane = VECTOR_BYTES // c.itemsize
     pairs = (depth + 1) // 2
     whole = (depth + lane - 1) // lane * lane
-    stride = whole // 2
-    mean, base = middle[: middle.size // 2], middle[middle.size // 2 :]
-    _mean_row(a, stride_a, whole, n, np.float32(1 / n), mean)
-    _multiply_row(mean, b, depth, columns, base)
-    _round_differences(a, stride_a, mean, depth, rounded, stride, rows)
-    column, panel = 0, 0
+    stride, width, n_along = whole // 2, frame.rows.size // 3, frame.along.size // 3
+    base, along = frame.products, frame.along
+    _expand(a, stride_a, n, whole, rows, frame)
+    column, panel, panel_half = 0, 0, 0
     while column < columns:
         vectors = min((columns - column) // lane, _VECTORS)
+        if vectors == 3:
+            _few_3(frame.rows, 0, width, b, panel, depth, base, column, width, 0)
+        elif vectors == 2:
+            _few_2(frame.rows, 0, width, b, panel, depth, base, column, width, 0)
+        else:
+            _few_1(frame.rows, 0, width, b, panel, depth, base, column, width, 0)
         for k in range(0, pairs, step):
-            n_k, from_b = min(step, pairs - k), panel + k * vectors * lane
+            n_k, from_b = min(step, pairs - k), panel_half + k * vectors * lane
             for i in range(0, rows, TILE_ROWS):
                 from_a, to_c = i * stride + k, i * stride_c + column
-                before, from_before, stride_before = (c, to_c, stride_c) if k > 0 else (base, column, 0)
                 if vectors == 3:
                     _tile_half_3(
-                        rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, before, from_before,
-                        stride_before,
+                        frame.rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, k, base, column,
+                        width, along, i, n_along,
                     )  # fmt: skip
                 elif vectors == 2:
                     _tile_half_2(
-                        rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, before, from_before,
-                        stride_before,
+                        frame.rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, k, base, column,
+                        width, along, i, n_along,
                     )  # fmt: skip
                 else:
                     _tile_half_1(
-                        rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, before, from_before,
-                        stride_before,
+                        frame.rounded, from_a, stride, b_half, from_b, n_k, c, to_c, stride_c, k, base, column,
+                        width, along, i, n_along,
                     )  # fmt: skip
-        panel += pairs * vectors * lane
+        panel += depth * vectors * lane
+        panel_half += pairs * vectors * lane
         column += vectors * lane

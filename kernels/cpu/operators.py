@@ -14,7 +14,7 @@ from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
 from .matrix import TILE_ROWS
 from .networks import embedding_scratch, fitting_scratch
-from .packing import N_IN, WIDTH_IN, pack_model
+from .packing import N_IN, WIDTH_IN, WIDTH_OUT, pack_model
 from .simd import HAS_BFLOAT16, aligned_zeros, lanes, round_up
 
 log = logging.getLogger(__name__)
@@ -179,6 +179,7 @@ class CpuOperators:
         lane = lanes(np.dtype(dtype))
         near, far = (4 * rows * (width + lane) for width in (packed.near_width, packed.far_width))
         inputs = int(packed.fitting.layers[:, WIDTH_IN].max(initial=0))
+        widest, in_half = max(inputs, int(packed.fitting.layers[:, WIDTH_OUT].max(initial=0))), packed.fitting.half is not None
 
         def room(*shape, dtype=dtype):  # per thread; slices stay aligned
             return aligned_zeros((threads, *shape[:-1], round_up(shape[-1], 16)), dtype)
@@ -194,8 +195,10 @@ class CpuOperators:
             to_far=room(far),
             D=room(rows * (inputs + lane)),
             work=room(fitting_scratch(packed.fitting, rows)),
-            middle=room(2 * round_up(inputs, lane) if packed.fitting.half is not None else 0),
-            rounded=room(rows * inputs // 2 if packed.fitting.half is not None else 0, dtype=np.int32),
+            frame=room(3 * widest if in_half else 0),
+            products=room(3 * widest if in_half else 0),
+            along=room(3 * rows if in_half else 0),
+            rounded=room(rows * widest // 2 if in_half else 0, dtype=np.int32),
             energies=room(rows),
         )
         self._exact = None
