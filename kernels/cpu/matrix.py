@@ -192,6 +192,15 @@ def _round_rest(code, x, stride, vectors, width, along, n_along, depth, rows, ro
 
 
 @njit(**OPTIONS)
+def _square(x):
+    """|x|^2."""
+    total = np.float32(0)
+    for k in range(x.size):
+        total += x[k] * x[k]
+    return total
+
+
+@njit(**OPTIONS)
 def _expand(x, stride, n, depth, rows, frame):
     """Fill ``frame`` for rows of whole vectors ``x``, of which the first ``n`` count."""
     width, n_along = frame.rows.size // 3, frame.along.size // 3
@@ -201,6 +210,7 @@ def _expand(x, stride, n, depth, rows, frame):
         _add_row(mean, x, i * stride, depth)
     _scale_row(mean, 1 / n, depth)
     _squares(x, stride, mean, depth, n, squares)
+    rounding = np.float32(1e-12) * _square(mean[:depth]) + np.float32(1e-30)
     for k in (1, 2):
         farthest = 0
         for i in range(n):
@@ -210,8 +220,13 @@ def _expand(x, stride, n, depth, rows, frame):
         _difference(x, farthest * stride, mean, depth, frame.rows, u)
         if k == 2:
             _subtract(frame.rows, u, frame.along[n_along + farthest], frame.rows, width, depth)
-        size = np.sqrt(squares[farthest])
-        _scale_row(frame.rows[u:], 1 / size if size > 0 else 0 * size, depth)
+        # not from squares, which lose all their digits where u_1 explains the differences
+        size = _square(frame.rows[u : u + depth])
+        factor = 0.0
+        if size > rounding:
+            factor = 1 / np.sqrt(np.float64(size))
+        _scale_row(frame.rows[u:], factor, depth)
+        rounding += np.float32(1e-10) * size
         _project(x, stride, mean, frame.rows, u, depth, rows, frame.along, along)
         for i in range(n):
             squares[i] -= frame.along[along + i] ** 2
