@@ -126,12 +126,20 @@ def pack_matrix_half(b):
     return np.concatenate([panel.ravel() for panel in panels])
 
 
-@kernel
-def _add_row(code, total, x, at_x, depth):
-    """total += x[at_x:]."""
-    x = x + at_x
-    with code.loop(0, depth, code.lanes) as k:
-        total.put(k, total.vector(k) + x.vector(k))
+def _add_rows(n):
+    @kernel
+    def add(code, total, x, stride, depth):
+        """total += the sum of n rows of x."""
+        with code.loop(0, depth, code.lanes) as k:
+            result = total.vector(k)
+            for i in range(n):
+                result = result + (x + stride * i).vector(k)
+            total.put(k, result)
+
+    return add
+
+
+_add_1, _add_8 = _add_rows(1), _add_rows(8)
 
 
 @kernel
@@ -160,23 +168,29 @@ def _subtract(code, target, at_target, factor, x, at_x, depth):
 @kernel
 def _squares(code, x, stride, mean, depth, rows, squares):
     """squares[i] = |x_i - mean|^2."""
-    with code.loop(0, rows) as i:
-        row, total = x + i * stride, code.variable(code.fill(0.0))
+    with code.loop(0, rows, TILE_ROWS) as i:
+        totals, group = code.zeros(TILE_ROWS), x + i * stride
         with code.loop(0, depth, code.lanes) as k:
-            d = row.vector(k) - mean.vector(k)
-            total.add(d * d)
-        (squares + i).put_number(0, code.sum(total.get()))
+            m = mean.vector(k)
+            for r, total in enumerate(totals):
+                d = (group + stride * r).vector(k) - m
+                total.add(d * d)
+        for r, total in enumerate(totals):
+            squares.put_number(i + r, code.sum(total.get()))
 
 
 @kernel
 def _project(code, x, stride, mean, u, at_u, depth, rows, along, at_along):
     """along[i] = (x_i - mean) . u."""
     u, along = u + at_u, along + at_along
-    with code.loop(0, rows) as i:
-        row, total = x + i * stride, code.variable(code.fill(0.0))
+    with code.loop(0, rows, TILE_ROWS) as i:
+        totals, group = code.zeros(TILE_ROWS), x + i * stride
         with code.loop(0, depth, code.lanes) as k:
-            total.add((row.vector(k) - mean.vector(k)) * u.vector(k))
-        along.put_number(i, code.sum(total.get()))
+            m, direction = mean.vector(k), u.vector(k)
+            for r, total in enumerate(totals):
+                total.add(((group + stride * r).vector(k) - m) * direction)
+        for r, total in enumerate(totals):
+            along.put_number(i + r, code.sum(total.get()))
 
 
 @kernel
@@ -201,35 +215,42 @@ def _square(x):
 
 
 @njit(**OPTIONS)
-def _expand(x, stride, n, depth, rows, frame):
-    """Fill ``frame`` for rows of whole vectors ``x``, of which the first ``n`` count."""
+def _expand(x, stride, n, depth, rows, directions, frame):
+    """Fill ``frame`` for rows of whole vectors ``x``, of which the first ``n`` count; see :func:`multiply_half`."""
     width, n_along = frame.rows.size // 3, frame.along.size // 3
     mean, squares = frame.rows[:width], frame.along[:n_along]
     mean[:] = 0
-    for i in range(n):
-        _add_row(mean, x, i * stride, depth)
+    whole = n // 8 * 8
+    for i in range(0, whole, 8):
+        _add_8(mean, x[i * stride :], stride, depth)
+    for i in range(whole, n):
+        _add_1(mean, x[i * stride :], stride, depth)
     _scale_row(mean, 1 / n, depth)
-    _squares(x, stride, mean, depth, n, squares)
-    rounding = np.float32(1e-12) * _square(mean[:depth]) + np.float32(1e-30)
-    for k in (1, 2):
-        farthest = 0
-        for i in range(n):
-            if squares[i] > squares[farthest]:
-                farthest = i
-        u, along = k * width, k * n_along
-        _difference(x, farthest * stride, mean, depth, frame.rows, u)
-        if k == 2:
-            _subtract(frame.rows, u, frame.along[n_along + farthest], frame.rows, width, depth)
-        # not from squares, which lose all their digits where u_1 explains the differences
-        size = _square(frame.rows[u : u + depth])
-        factor = 0.0
-        if size > rounding:
-            factor = 1 / np.sqrt(np.float64(size))
-        _scale_row(frame.rows[u:], factor, depth)
-        rounding += np.float32(1e-10) * size
-        _project(x, stride, mean, frame.rows, u, depth, rows, frame.along, along)
-        for i in range(n):
-            squares[i] -= frame.along[along + i] ** 2
+    if directions:
+        _squares(x, stride, mean, depth, rows, squares)
+        rounding = np.float32(1e-12) * _square(mean[:depth]) + np.float32(1e-30)
+        for k in (1, 2):
+            farthest = 0
+            for i in range(n):
+                if squares[i] > squares[farthest]:
+                    farthest = i
+            u, along = k * width, k * n_along
+            _difference(x, farthest * stride, mean, depth, frame.rows, u)
+            if k == 2:
+                _subtract(frame.rows, u, frame.along[n_along + farthest], frame.rows, width, depth)
+            # not from squares, which lose all their digits where u_1 explains the differences
+            size = _square(frame.rows[u : u + depth])
+            factor = 0.0
+            if size > rounding:
+                factor = 1 / np.sqrt(np.float64(size))
+            _scale_row(frame.rows[u:], factor, depth)
+            rounding += np.float32(1e-10) * size
+            _project(x, stride, mean, frame.rows, u, depth, rows, frame.along, along)
+            for i in range(n):
+                squares[i] -= frame.along[along + i] ** 2
+    else:
+        frame.rows[width:] = 0
+        frame.along[:] = 0
     _round_rest(
         x, stride, frame.rows, width, frame.along, n_along, depth, rows, frame.rounded, depth // 2
     )  # fmt: skip
@@ -273,10 +294,11 @@ _tile_half_1, _tile_half_2, _tile_half_3 = (_tile_half(v) for v in (1, 2, 3))
 
 
 @njit(**OPTIONS)
-def multiply_half(a, stride_a, n, frame, b, b_half, depth, columns, c, stride_c, rows, step):
+def multiply_half(a, stride_a, n, directions, frame, b, b_half, depth, columns, c, stride_c, rows, step):
     """:func:`multiply` of single-precision numbers with rows, but for what they share, rounded to bfloat16.
 
-    Of the ``rows`` the first ``n`` count.  Numbers of a from ``depth`` to the next whole vector must be 0, or
+    Of the ``rows`` the first ``n`` count.  directions : whether u_1 and u_2 are taken out too, which costs as
+    much as a tenth of the product.  Numbers of a from ``depth`` to the next whole vector must be 0, or
     the same in all rows.  frame : a :class:`Frame`; b, b_half : from :func:`pack_matrix` and
     :func:`pack_matrix_half`.  Products are exact and summed in single precision.
     """
@@ -285,7 +307,7 @@ def multiply_half(a, stride_a, n, frame, b, b_half, depth, columns, c, stride_c,
     whole = (depth + lane - 1) // lane * lane
     stride, width, n_along = whole // 2, frame.rows.size // 3, frame.along.size // 3
     base, along = frame.products, frame.along
-    _expand(a, stride_a, n, whole, rows, frame)
+    _expand(a, stride_a, n, whole, rows, directions, frame)
     column, panel, panel_half = 0, 0, 0
     while column < columns:
         vectors = min((columns - column) // lane, _VECTORS)
