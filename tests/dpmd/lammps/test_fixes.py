@@ -127,12 +127,15 @@ CASES = {
     ),
     "ave/time": (
         NVE + "fix 2 all ave/time 2 2 4 c_thermo_temp v_twice file mean.txt\n"
-        "fix 3 all ave/time 1 3 4 c_thermo_temp ave running start 4\n"
+        "fix 3 all ave/time 1 3 4 c_thermo_temp ave running start 8\n"
         "fix 4 all ave/time 1 1 4 c_thermo_temp ave window 2\n"
         "fix 5 all ave/time 4 1 4 c_thermo_temp mode vector file vector.txt",
         "f_2[1] f_2[2] f_3 f_4",
     ),
-    "vector": (NVE + "fix 2 all vector 2 c_thermo_temp v_twice\nvariable first equal f_2[1][2]", "v_first"),
+    "vector": (
+        NVE + "fix 2 all vector 2 c_thermo_temp v_twice\nvariable first equal f_2[1][2]\n"
+        "fix 3 all vector 4 c_thermo_temp\nvariable other equal f_3[1]", "v_first v_other",
+    ),
 }  # fmt: skip
 #: fixes whose numbers are random in LAMMPS too, or that need a minimisation: tests of their own, below
 OTHERWISE = {"temp/csvr", "box/relax"}
@@ -140,7 +143,7 @@ FILES = {"print": ["printed.txt"], "ave/time": ["mean.txt", "vector.txt"], "vect
 #: commands after the runs
 _RESET = "reset_timestep 3\ntimestep 0.0007\nrun 9\n"
 AFTER = dict.fromkeys(("nvt", "npt with ramps", "temp/berendsen", "langevin", "deform", "recenter", "momentum"), _RESET)
-AFTER["vector"] = 'print "$(f_2[11][1]) $(f_2[11][2])" file vector.txt\n'
+AFTER["vector"] = 'print "$(f_2[11][1]) $(f_2[11][2]) $(f_3[1]) $(f_3[6])" file vector.txt\n'
 
 
 def text(name, early="0.0005", data="water24.lmp", model="water_md0.pb"):
