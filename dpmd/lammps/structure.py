@@ -82,6 +82,8 @@ def _install(
             if origins is not None:
                 flags[ids] = group.chosen[origins]
             group.chosen = flags  # in place: computes hold it, too
+    if all(m is not None for m in session.masses):
+        session.update_masses()
     session.changed()
 
 
