@@ -149,8 +149,8 @@ def energy_and_gradient(
         if half is not None:  # noqa: SIM102
             if in_half:
                 multiply_half(
-                    slope, width, n, layer == first, frame, weights, half[layers[layer, HALF_BACKWARD] :], n_out, width_in,
-                    through, stride, rows, step,
+                    slope, width, n, layer == first, frame, weights, half[layers[layer, HALF_BACKWARD] :], n_out,
+                    width_in, through, stride, rows, step,
                 )  # fmt: skip
         if not in_half:
             multiply(slope, width, weights, n_out, width_in, through, stride, rows, step)
