@@ -11,17 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from dpmd.kernels.compiling import compilation
-from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
 from dpmd.models.files import write_text
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.parallel import OneProcess, Processes
 from dpmd.parallel.domain import UnusableStructure, complete_cell
-from dpmd.perfmodel.errors import PerformanceModelError
-from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
-from dpmd.perfmodel.systems import PhysicalSystem, closed_cell, open_directions
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
 from .devices import DeviceRun, device_of_rank
@@ -417,9 +413,9 @@ class Job:
             f"  machine     {processor_name()}; {ranks} rank{'s' if ranks > 1 else ''}, "
             f"{potential.operators.threads} thread{'s' * (potential.operators.threads > 1)}{each}"
         )
-        computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
         log(
-            f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: "
+            f"  device      {potential.device} ({potential.operators.description}); precision {potential.precision}; "
+            "decomposition: "
             + (f"by {domain.scheme}s" if ranks > 1 else "none (one rank)")
         )
         if ranks > 1 and complete:
@@ -498,45 +494,6 @@ class Job:
             log(f"  shortest    {preflight.shortest_text(nearest, model)}")
         log(f"  memory      about {self.memory / 2**20:.0f} MiB predicted")
         self.neighbors_per_atom = float(counts.mean.sum())
-        along = system.positions @ np.linalg.inv(open_directions(system.cell, system.periodic))
-        ends = [self.processes.largest(x.max(axis=0, initial=-np.inf)) for x in (along, -along)]
-        self.extents = sum(ends)  # (3,) Å along open directions
-
-    def _predict(self, log, potential, system):
-        """Expected speed on this machine, by the model behind ``dp-perf``."""
-        s = self.settings
-        if potential.device != "cpu":
-            return  # the machine that it knows is this one's CPU
-        try:
-            cell = closed_cell(system.cell, system.periodic, self.extents, potential.model.cutoff + s.run.skin)
-            physical = PhysicalSystem(
-                "this system", system.n_atoms, system.n_atoms / abs(np.linalg.det(cell)), tuple(map(tuple, cell)),
-                s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom,
-            )  # fmt: skip
-            self.prediction = predict_here(
-                self._sizes(potential), physical, ranks_per_node=self.processes.size,
-                threads_per_rank=potential.operators.threads, precision=potential.precision, skin=s.run.skin,
-            )  # fmt: skip
-        except PerformanceModelError:
-            return  # nothing that a run depends on
-        how = "measured machine" if self.prediction.quality == "measured" else "a guess until 'dp-perf measure' has run"
-        log(f"  expected    {self.prediction.ns_per_day:.3g} ns/day ({how})")
-
-    @staticmethod
-    def print_precision(log, potential, domain, system, parameters):
-        """What tables change, and what the chosen precision changes."""
-        loaded, threads = potential.loaded, potential.operators.threads
-        rows = [("mode", "largest force error", "rms error / rms force", "energy error")]
-        modes = {f"{potential.precision}, as in this run": potential.operators}
-        if potential.precision != "double" and not loaded.exact.compressed:
-            modes = {"double, tables": CpuOperators(loaded.model, "double", threads), **modes}
-        for mode, operators in modes.items():
-            error = preflight.force_error(loaded.exact, operators, domain, system, parameters)
-            relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
-            rows.append((mode, f"{error['force_max']:.1e} eV/Å", f"{relative:.1e}", f"{error['energy']:.1e} eV/atom"))
-        what = "the file's tables" if loaded.exact.compressed else "exact networks"
-        log(f"  precision   against {what} in double, on this structure (rms force {error['rms_force']:.3f} eV/Å):")
-        log.table(rows, indent=14)
 
     # ------------------------------------------------------------------ all of it
 
@@ -564,15 +521,19 @@ class Job:
         try:
             self._header(log, potential, system, ensemble, domain, inner is None)
             self._examine(log, potential, part, domain, inner)
-            if root:
-                self._predict(log, potential, system)
+            # the machine that is known is this one's CPU
+            self.prediction = preflight.expected_speed(
+                potential, system, self.neighbors_per_atom, s.run.timestep_fs, s.run.skin, s.ensemble.type
+            )  # fmt: skip
+            if self.prediction:
+                log(f"  expected    {preflight.speed_text(self.prediction)}")
             if s.run.check and part.periodic.all():  # nothing is run that would tell
                 pressure = preflight.pressure(potential, part, domain, self.parameters)
                 self.warnings += preflight.check_pressure(pressure, self._target())
             if s.run.check or s.run.check_precision:
                 few, ids = self._sample(part, potential, preflight.SAMPLE_OF_PRECISION)
                 beside = domain if ids is None else self._lists(potential, few)
-                self.print_precision(log, potential, beside, few, self.parameters)
+                preflight.print_precision(log, potential, beside, few, self.parameters)
             for warning in self.warnings:
                 log.warning(warning)
             if s.run.check:

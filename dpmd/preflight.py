@@ -20,11 +20,12 @@ from dpmd.kernels.threads import usable_cores
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model
-from dpmd.perfmodel.systems import PhysicalSystem
+from dpmd.perfmodel.systems import PhysicalSystem, closed_cell, open_directions
 
 from .errors import InputError
 from .options import OF_RANKS, RUN_OPTIONS, SECTIONS
 from .simulation import Hook
+from .units import BAR
 
 #: isotopes that inputs use on purpose (u)
 _known_isotopes = {"H": (2.0, 2.014, 3.016)}
@@ -446,44 +447,132 @@ def check_memory(needed, n_atoms, where, ranks=1):
         )
 
 
-def expected_speed(potential, system, neighbors, timestep_fs, skin, ranks):
-    """A line for the log about the speed to be expected on this machine, or an empty text.
+def expected_speed(potential, system, neighbors, timestep_fs, skin, ensemble="nve", ranks=None):
+    """The speed to be expected on this machine by the model behind ``dp-perf``, or None where it cannot tell.
 
-    neighbors : mean number within the cutoff.
+    neighbors : mean number within the cutoff; timestep_fs : fs; skin : Å; ranks : default those of the system.
+    Returns a :class:`~dpmd.perfmodel.prediction.Prediction`.  Collective.
     """
-    if potential.device != "cpu" or not neighbors:
-        return ""
-    cell = tuple(map(tuple, system.cell)) if system.periodic.all() else None
-    density = system.n_atoms / system.volume if cell else neighbors / (4 / 3 * np.pi * potential.model.cutoff**3)
+    processes = system.processes
+    along = system.positions @ np.linalg.inv(open_directions(system.cell, system.periodic))
+    extents = sum(processes.largest(x.max(axis=0, initial=-np.inf)) for x in (along, -along))
+    if potential.device != "cpu":
+        return None  # the machine that is known is this one's CPU
+    cell = closed_cell(system.cell, system.periodic, extents, potential.model.cutoff + skin)
     try:
-        physical = PhysicalSystem("this system", system.n_atoms, density, cell, "nve", timestep_fs, neighbors)
-        sizes = from_model(potential.model, None, potential.precision, neighbors)
-        found = predict_here(
-            sizes, physical, ranks_per_node=ranks, threads_per_rank=potential.operators.threads,
+        physical = PhysicalSystem(
+            "this system", system.n_atoms, system.n_atoms / abs(np.linalg.det(cell)), tuple(map(tuple, cell)),
+            {"nph": "npt"}.get(ensemble, ensemble), timestep_fs, neighbors,
+        )  # fmt: skip
+        sizes = from_model(potential.model, None, potential.precision, neighbors or None)
+        return predict_here(
+            sizes, physical, ranks_per_node=ranks or processes.size, threads_per_rank=potential.operators.threads,
             precision=potential.precision, skin=skin,
         )  # fmt: skip
     except PerformanceModelError:
-        return ""
-    how = "measured machine" if found.quality == "measured" else "a guess until 'dp-perf measure' has run"
-    return f"{found.ns_per_day:.3g} ns/day ({how})"
+        return None  # nothing that a run depends on
 
 
-def force_error(model, operators, domain, system, parameters):
-    """Errors of operators on the structure in ``domain`` against ``model`` in double precision.
+def speed_text(prediction):
+    """A prediction for this machine, for the log."""
+    how = "measured machine" if prediction.quality == "measured" else "a guess until 'dp-perf measure' has run"
+    return f"{prediction.ns_per_day:.3g} ns/day ({how})"
 
-    model : as its file has it, exact networks or own tables.  Collective.
-    Returns a dict: ``energy`` eV/atom, ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
+
+#: relative changes of volume at which precision is checked
+_VOLUMES = (-0.03, 0.0, 0.03)
+#: what a precision mode may be wrong by: eV/atom, bar, and of forces a part of their rms or eV/Å
+_ENERGY_LIMIT, _PRESSURE_LIMIT, _FORCE_LIMITS = 1e-3, 50.0, (0.01, 1e-3)
+#: eV/Å, rms: forces below are zero, as in perfect crystals, and nothing is a part of them
+_NO_FORCE = 1e-5
+
+
+def print_precision(log, potential, domain, system, parameters):
+    """Print :func:`precision_report`, as a warning where the precision does not suffice.  Collective."""
+    title, rows, verdict, fine = precision_report(potential, domain, system, parameters)
+    log(title)
+    log.table(rows, indent=14)
+    if fine:
+        log(f"              {verdict}")
+    else:
+        log.warning(verdict)
+
+
+def precision_report(potential, domain, system, parameters):
+    """What tables change, and what the chosen precision changes, against double and the file's networks.
+
+    On the structure in ``domain`` and on copies of it that are compressed and stretched, where errors of
+    energy and pressure show that forces do not tell: in a perfect crystal there are none.  ``domain`` has the
+    lists of ``system`` at the end.  Collective.
+    Returns ``(title, rows of a table, verdict, whether it is fine)``.
     """
-    values = []
-    for each in (CpuOperators(model, "double", operators.threads), operators):
-        forces = np.zeros_like(domain.forces)
-        result = each.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
-        values.append((result.energies[0], domain.fold(forces).copy()))
-    (e0, f0), (e1, f1) = values
-    difference, n = f1 - f0, system.n_atoms
-    return {
-        "energy": abs(float(system.sum(e1 - e0))) / n,
-        "force_rms": float(np.sqrt(system.sum((difference**2).sum()) / (3 * n))),
-        "force_max": float(system.processes.largest(np.abs(difference).max(initial=0.0))),
-        "rms_force": float(np.sqrt(system.sum((f0**2).sum()) / (3 * n))),
-    }
+    loaded, operators = potential.loaded, potential.operators
+    modes = {f"{potential.precision}, as in this run": operators}
+    if potential.precision != "double" and not loaded.exact.compressed:
+        modes = {"double, tables": CpuOperators(loaded.model, "double", operators.threads), **modes}
+    reference = CpuOperators(loaded.exact, "double", operators.threads)
+    atomic = np.asarray(parameters.get("atomic_parameters", 0.0))
+    errors = {mode: [] for mode in modes}
+    for change in _VOLUMES:
+        copy = system.with_atoms(system.records(), system.processes)
+        if atomic.ndim == 2:
+            copy.carried["atomic_parameters"] = atomic
+        copy.map_cell(copy.cell * (1 + change) ** (1 / 3))
+        domain.rebuild(copy)
+        if atomic.ndim == 2:
+            parameters = parameters | {"atomic_parameters": copy.carried["atomic_parameters"]}
+        true = _evaluate(reference, domain, copy, parameters)
+        for mode, each in modes.items():
+            errors[mode].append(_errors(_evaluate(each, domain, copy, parameters), true, copy))
+    domain.rebuild(system)
+    rows = [("mode", "volume", "energy error", "pressure error", "largest force error", "rms error / rms force")]
+    for mode, found in errors.items():
+        for change, (energy, pressure, largest, rms, rms_force) in zip(_VOLUMES, found, strict=True):
+            rows.append((
+                mode, f"{100 * change:+.0f} %" if change else "as it is", f"{energy:.1e} eV/atom",
+                f"{pressure:.2g} bar" if pressure == pressure else "-", f"{largest:.1e} eV/Å",
+                f"{rms / rms_force:.1e}" if rms_force > _NO_FORCE else "- (no forces)",
+            ))  # fmt: skip
+    energy, pressure, largest, rms, rms_force = np.array(errors[mode]).T
+    relative, absolute = _FORCE_LIMITS
+    fine = (
+        energy.max() <= _ENERGY_LIMIT
+        and not pressure.max() > _PRESSURE_LIMIT
+        and (rms <= np.maximum(relative * rms_force, absolute)).all()
+    )
+    what = "the file's tables" if loaded.exact.compressed else "exact networks"
+    title = f"  precision   against {what} in double (rms force {rms_force[_VOLUMES.index(0.0)]:.3f} eV/Å):"
+    verdict = (
+        f"precision {potential.precision} ({operators.products}) is {'fine' if fine else 'NOT fine'} here: energies "
+        f"within {1e3 * energy.max():.2g} meV/atom"
+        + (f", pressures within {pressure.max():.2g} bar" if pressure.max() == pressure.max() else "")
+        + f", forces within {largest.max():.1e} eV/Å of double"
+    )
+    if not fine:
+        verdict += (
+            f" (limits: {1e3 * _ENERGY_LIMIT:g} meV/atom, {_PRESSURE_LIMIT:g} bar, rms error of forces "
+            f"{100 * relative:g} % of their rms or {absolute:g} eV/Å). Use --precision "
+            f"{'mixed' if potential.precision == 'half' else 'double'}"
+        )
+    return title, rows, verdict, fine
+
+
+def _evaluate(operators, domain, system, parameters):
+    """Energy (eV), virial (3, 3) of the whole system and forces (n, 3) of this process's atoms."""
+    forces = np.zeros_like(domain.forces)
+    result = operators.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
+    return system.sum(result.energies[0]), system.sum(result.virials[0]), domain.fold(forces).copy()
+
+
+def _errors(found, true, system):
+    """Of energy (eV/atom), pressure (bar, or NaN), force (largest and rms, eV/Å), and the true rms force."""
+    (e1, w1, f1), (e0, w0, f0) = found, true
+    n, difference, pressure = system.n_atoms, f1 - f0, np.nan
+    if system.periodic.all():
+        pressure = abs(np.trace(w1 - w0)) / 3 / system.volume * BAR
+
+    def rms(forces):
+        return float(np.sqrt(system.sum((forces**2).sum()) / (3 * n)))
+
+    largest = float(system.processes.largest(np.abs(difference).max(initial=0.0)))
+    return abs(float(e1 - e0)) / n, pressure, largest, rms(difference), rms(f0)

@@ -206,8 +206,6 @@ class _RehearsedSession(Session):
 
     def look(self, steps):
         """Tell what is to be known about the atoms, by the model's lists and forces."""
-        from ..job import Job
-
         if not self.unexamined or self.uncertain or not self.system.n_atoms:
             return
         self.unexamined, begin, log = False, time.perf_counter(), self.findings
@@ -235,10 +233,10 @@ class _RehearsedSession(Session):
             log(f"  shortest    {preflight.shortest_text(nearest, model)}")
         log(f"  memory      about {self.predicted_memory(model, len(system), self.skin) / 2**20:.0f} MiB predicted")
         speed = preflight.expected_speed(
-            potential, system, float(counts.mean.sum()), 1e3 * self.timestep_ps, self.skin, self.ranks.size
+            potential, system, float(counts.mean.sum()), 1e3 * self.timestep_ps, self.skin, ranks=self.ranks.size
         )  # fmt: skip
         if speed:
-            log(f"  expected    {speed}")
+            log(f"  expected    {preflight.speed_text(speed)}")
         parameters = {"frame_parameters": self.pair.frame, "atomic_parameters": self.pair.atomic}
         if not (self.pair.frame_compute or self.pair.atomic_compute):
             if part.periodic.all():
@@ -246,7 +244,7 @@ class _RehearsedSession(Session):
             few, ids = self.part(part, potential, preflight.SAMPLE_OF_PRECISION)
             if ids is not None:
                 domain.rebuild(few)
-            Job.print_precision(log, potential, domain, part if ids is None else few, parameters)
+            preflight.print_precision(log, potential, domain, part if ids is None else few, parameters)
         for text in warnings:
             log.warning(text)
         self.seconds_looking += time.perf_counter() - begin

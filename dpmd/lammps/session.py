@@ -654,8 +654,9 @@ class Session:
         self.described, model = key, potential.model
         self.log(
             f"Model {model.source.path}: {model.descriptor.kind}, cutoff {model.descriptor.rcut:g} A, types "
-            f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device}, "
-            f"{potential.operators.threads} thread{'s' * (potential.operators.threads > 1)}"
+            f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device} "
+            f"({potential.operators.description}), {potential.operators.threads} "
+            f"thread{'s' * (potential.operators.threads > 1)}"
         )
         for t, (number, mass) in enumerate(zip(self._model_types(potential), self.masses, strict=True), 1):
             name = model.type_map[number] if number >= 0 else "ignored"
@@ -778,8 +779,6 @@ class Session:
 
     def print_precision(self, potential, system, log, domain=None):
         """Error of the precision, on a part of the atoms where there are many; domain : has lists of them all."""
-        from ..job import Job
-
         if domain is None or system.n_atoms > preflight.SAMPLE_OF_PRECISION:
             whole = system.whole()
             system = self.processes.broadcast(
@@ -790,7 +789,7 @@ class Session:
         parameters = self.simulation.parameters if self.simulation else {}
         if "atomic_parameters" in system.carried:
             parameters = parameters | {"atomic_parameters": system.carried["atomic_parameters"]}
-        Job.print_precision(log, potential, domain, system, parameters)
+        preflight.print_precision(log, potential, domain, system, parameters)
 
     def part(self, system, potential, most):
         """A copy of a system on one process, or of a part of a large one, and the ids to look at (None: all)."""

@@ -112,6 +112,11 @@ class CpuOperators:
             return f"{np.dtype(self._dtype)}, as in mixed: this CPU has no AVX512_BF16"
         return str(np.dtype(self._dtype))
 
+    @property
+    def description(self):
+        """What is computed how, for the log."""
+        return f"products in {self.products}"
+
     def working_set(self):
         """Bytes that one thread works on during a block, and the tables that all share: {name: bytes}.
 
