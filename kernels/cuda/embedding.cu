@@ -348,10 +348,11 @@ __device__ __forceinline__ Centre make_centre(int q, int lane, CENTRE_ARGUMENTS)
 //
 // padding (N_TYPES, M): what an empty slot adds to T_0; expansion (N_TYPES, N_BASIS, M): V_b.
 // Writes T (n, 4, M), limits (n, N_TYPES) and the rows of D (element a M' + m, M' = M rounded up to
-// even) in the form that the matrix product takes, d_stride elements each part.
+// even) in the form that the matrix product takes, d_stride elements each part; for HALF less reference (d_stride).
 extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
     CENTRE_ARGUMENTS, const real* __restrict__ padding, const real* __restrict__ expansion, real* __restrict__ T_out,
-    real* __restrict__ limits, input_t* __restrict__ D, int d_stride, int* __restrict__ overflowed) {
+    real* __restrict__ limits, const real* __restrict__ reference, input_t* __restrict__ D, int d_stride,
+    int* __restrict__ overflowed) {
   __shared__ Shared shared_of_warp[WARPS];
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (q >= n) return;
@@ -457,9 +458,13 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
 #pragma unroll
     for (int a = 0; a < N_AXIS; a++) {
       const Vector4<real> x = shared.axis[a];
-      put_input(row, a * M_EVEN + 2 * pair, d_stride, parts,
-                x.x * T[0].x + x.y * T[1].x + x.z * T[2].x + x.w * T[3].x,
-                x.x * T[0].y + x.y * T[1].y + x.z * T[2].y + x.w * T[3].y);
+      Vector2<real> value = {x.x * T[0].x + x.y * T[1].x + x.z * T[2].x + x.w * T[3].x,
+                             x.x * T[0].y + x.y * T[1].y + x.z * T[2].y + x.w * T[3].y};
+      if (INPUT_KIND == HALF) {
+        const Vector2<real> typical = *(const Vector2<real>*)(reference + a * M_EVEN + 2 * pair);
+        value.x -= typical.x, value.y -= typical.y;
+      }
+      put_input(row, a * M_EVEN + 2 * pair, d_stride, parts, value.x, value.y);
     }
   }
 }
@@ -606,14 +611,15 @@ template <int LANES, int PER, int OUTPUTS, bool FAR, bool VIRIAL> struct Gradien
   }
 };
 
-// Forces and, with VIRIAL, virials of the centres from dE/dD (n, d_stride), T and limits of the forward kernel.
+// Forces and, with VIRIAL, virials of the centres from dE/dD (n, d_stride), T and limits of the forward kernel;
+// for HALF gradient_reference (d_stride) is to be added to each row of dE/dD.
 //
 // forces (atoms, 4) fixed point, added to; virials (local atoms, 9) eV, written (null without VIRIAL);
 // atomic_virials (atoms, 9) fixed point, added to, or null.
 #define BACKWARD_ARGUMENTS                                                                                          \
   CENTRE_ARGUMENTS, const real *__restrict__ expansion, const real *__restrict__ T_in,                              \
-      const real *__restrict__ limits, const real *__restrict__ dD, int d_stride, int64 *__restrict__ forces,       \
-      double *__restrict__ virials, int64 *__restrict__ atomic_virials
+      const real *__restrict__ limits, const real *__restrict__ gradient_reference, const real *__restrict__ dD,    \
+      int d_stride, int64 *__restrict__ forces, double *__restrict__ virials, int64 *__restrict__ atomic_virials
 
 template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_of_warp, BACKWARD_ARGUMENTS) {
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
@@ -645,7 +651,9 @@ template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_o
       real s[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int p = 0; p < NEAR_PER; p++) {
-        const real g = lane + 32 * p < N_EMBEDDING ? row[a * M_EVEN + lane + 32 * p] : real(0);
+        const int k = a * M_EVEN + lane + 32 * p;
+        real g = lane + 32 * p < N_EMBEDDING ? row[k] : real(0);
+        if (INPUT_KIND == HALF && lane + 32 * p < N_EMBEDDING) g += gradient_reference[k];
         near.dT[0][p] += x.x * g;
         near.dT[1][p] += x.y * g;
         near.dT[2][p] += x.z * g;
@@ -723,7 +731,8 @@ template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_o
     }
   }
 }
-#define BACKWARD_VALUES CENTRE_VALUES, expansion, T_in, limits, dD, d_stride, forces, virials, atomic_virials
+#define BACKWARD_VALUES                                                                                             \
+  CENTRE_VALUES, expansion, T_in, limits, gradient_reference, dD, d_stride, forces, virials, atomic_virials
 
 extern "C" __global__ void LAUNCH_BOUNDS(BACKWARD_BLOCKS) embedding_backward(BACKWARD_ARGUMENTS) {
   __shared__ Shared shared_of_warp[WARPS];

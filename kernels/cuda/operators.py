@@ -8,6 +8,7 @@ import numpy as np
 
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.models.networks import evaluate
+from dpmd.models.surroundings import typical_descriptor
 
 from ..operators import Evaluation, resolve_parameters
 from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, WORKSPACE, CudaDevice, DeviceError
@@ -118,32 +119,39 @@ class CudaOperators:
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
     @property
+    def products(self):
+        """The numbers of the fitting networks' products, for the log."""
+        return {
+            PLAIN: str(self._dtype),
+            HALF: "fp16 (tensor cores), differences from a typical atom; fp32 sums",
+            SPLIT: "split bf16 (3 products), fp32 sums",
+        }[self._kind]
+
+    @property
     def description(self):
         """What is computed how, for the log."""
-        products = {
-            PLAIN: str(self._dtype),
-            HALF: "fp16 inputs, fp32 sums",
-            SPLIT: "split bf16 (3 products), fp32 sums",
-        }
         tables = "full table rows"
         if self._exact:
             tables = "exact embedding networks"
         elif self.n_basis:
             tables = describe_low_rank(self.model, _bases[self.precision])
-        return f"{self.device.name}; products in {products[self._kind]}; {tables}"
+        return f"{self.device.name}; products in {self.products}; {tables}"
 
     def _upload_fitting(self, t):
         f = self.model.fitting
         if t in f.silent_types:
             return None
+        reference = typical_descriptor(self.model.descriptor, t) if self._kind == HALF else None
         packed = pack_fitting(
-            f.networks[t], self.model.descriptor, self.n_extra, self._d_stride, self._kind, self._dtype
+            f.networks[t], self.model.descriptor, self.n_extra, self._d_stride, self._kind, self._dtype, reference
         )
         for layer in packed.layers:
             for name in ("weight", "transposed", "bias", "timestep", "parameters"):
                 value = getattr(layer, name)
                 setattr(layer, name, None if value is None else self.device.upload(value))
-        packed.top = self.device.upload(packed.top)
+        for name in ("top", "reference", "slope_reference", "gradient_reference"):
+            value = getattr(packed, name)
+            setattr(packed, name, None if value is None else self.device.upload(value))
         return packed
 
     def constant_energies(self, types, extra=None):
@@ -267,7 +275,7 @@ class CudaOperators:
             self._launch_chunk(work, t, work.centres[start + first : start + last], phases)
 
     def _launch_chunk(self, work, t, centres, phases):
-        s, n, kernels = self._scratch[t], len(centres), self._kernels
+        s, n, kernels, network = self._scratch[t], len(centres), self._kernels, self._fitting[t]
         common = (
             n, centres, t, work.atoms, work.rows, work.counts, work.rows.shape[1], self._environment,
             self._statistics, self._pair_numbers, self._pair_integers,
@@ -281,20 +289,20 @@ class CudaOperators:
         common = (*common, near, self._far)
         if "embedding forward" in phases:
             kernels.warps(
-                "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
-                self._d_stride, work.overflowed,
+                "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"],
+                network.reference, s["D"], self._d_stride, work.overflowed,
             )  # fmt: skip
         if self.n_extra:
             column = self.model.descriptor.axis_neuron * even(self.model.descriptor.n_embedding)
             kernels.threads("put_extra", n, n, centres, work.extra, self.n_extra, column, s["D"], self._d_stride)
         if "fitting" in phases:
             launch_fitting = self._launch_few if self._few else self._launch_fitting
-            launch_fitting(s, work, self._fitting[t], n, centres)
+            launch_fitting(s, work, network, n, centres)
         if "embedding backward" in phases:
             backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
             kernels.warps(
-                backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
-                work.forces, work.virials, work.atomic_virials,
+                backward, n, *common, self._transposed[t], s["T"], s["limits"], network.gradient_reference, s["dD"],
+                self._d_stride, work.forces, work.virials, work.atomic_virials,
             )  # fmt: skip
 
     def _launch_few(self, s, work, network, n, centres):
@@ -338,14 +346,15 @@ class CudaOperators:
             else:
                 multiply(kind, s["input"], layer.weight, z, (n, n_out, parts * n_in), (parts * n_in, n_out, n_out))
             activation = (layer.bias, layer.timestep, layer.code, layer.parameters, layer.skip, before)
+            about = network.slope_reference if top == 0 else None
             if number < top:
                 y = s["y"][number]
                 kernels.warps("fitting_forward", n, n, n_out, n_in, z, *activation, y, s["input"])
                 before = y
             else:
                 kernels.warps(
-                    "fitting_top", n, n, centres, n_out, n_in, z, *activation, network.top, work.constants,
-                    work.energies, s["input"],
+                    "fitting_top", n, n, centres, n_out, n_in, z, *activation, network.top, about,
+                    work.constants, work.energies, s["input"],
                 )  # fmt: skip
         above, stride = network.top, 0
         for number in range(top, -1, -1):
@@ -358,8 +367,10 @@ class CudaOperators:
                 break
             g = s["g"][number % 2]
             multiply(kind, s["input"], layer.transposed, g, (n, layer.n_in, k), (k, layer.n_in, layer.n_in))
+            about = network.slope_reference if number == 1 else None
             kernels.warps(
-                "fitting_backward", n, n, layer.n_in, g, above, stride, layer.skip, s["z"][number - 1], s["input"]
+                "fitting_backward", n, n, layer.n_in, g, above, stride, layer.skip, s["z"][number - 1], about,
+                s["input"],
             )  # fmt: skip
             above, stride = g, layer.n_in
 
