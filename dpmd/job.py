@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
 from dpmd.models.lowrank import describe_low_rank
@@ -315,9 +314,9 @@ class Job:
             f"  machine     {processor_name()}; {ranks} rank{'s' if ranks > 1 else ''}, "
             f"{potential.operators.threads} threads{each}"
         )
-        computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
         log(
-            f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: "
+            f"  device      {potential.device} ({potential.operators.description}); precision {potential.precision}; "
+            "decomposition: "
             + (f"by {domain.scheme}s" if ranks > 1 else "none (one rank)")
         )
         if ranks > 1:
@@ -420,18 +419,13 @@ class Job:
 
     def _print_precision(self, log, potential, domain, system):
         """What tables change, and what the chosen precision changes."""
-        loaded, threads = potential.loaded, potential.operators.threads
-        rows = [("mode", "largest force error", "rms error / rms force", "energy error")]
-        modes = {f"{potential.precision}, as in this run": potential.operators}
-        if potential.precision != "double" and not loaded.exact.compressed:
-            modes = {"double, tables": CpuOperators(loaded.model, "double", threads), **modes}
-        for mode, operators in modes.items():
-            error = preflight.force_error(loaded.exact, operators, domain, system, self.parameters)
-            relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
-            rows.append((mode, f"{error['force_max']:.1e} eV/Å", f"{relative:.1e}", f"{error['energy']:.1e} eV/atom"))
-        what = "the file's tables" if loaded.exact.compressed else "exact networks"
-        log(f"  precision   against {what} in double, on this structure (rms force {error['rms_force']:.3f} eV/Å):")
+        title, rows, verdict, fine = preflight.precision_report(potential, domain, system, self.parameters)
+        log(title)
         log.table(rows, indent=14)
+        if fine:
+            log(f"              {verdict}")
+        else:
+            log.warning(verdict)
 
     # ------------------------------------------------------------------ all of it
 

@@ -9,6 +9,7 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cpu.operators import Tiling
 
 from .errors import InputError
+from .units import BAR
 
 #: isotopes that inputs use on purpose (u)
 _known_isotopes = {"H": (2.0, 2.014, 3.016)}
@@ -190,22 +191,105 @@ def predicted_memory(in_use, n_all, list_neighbors, model, precision, threads):
     return int(in_use + threads * (block + 24 * n_all) + 60e6)
 
 
+#: relative changes of volume at which precision is checked
+_VOLUMES = (-0.03, 0.0, 0.03)
+#: what a precision mode may be wrong by: eV/atom, bar, and of forces a part of their rms or eV/Å
+_ENERGY_LIMIT, _PRESSURE_LIMIT, _FORCE_LIMITS = 1e-3, 50.0, (0.01, 1e-3)
+#: eV/Å, rms: forces below are zero, as in perfect crystals, and nothing is a part of them
+_NO_FORCE = 1e-5
+
+
+def precision_report(potential, domain, system, parameters):
+    """What tables change, and what the chosen precision changes, against double and the file's networks.
+
+    On the structure in ``domain`` and on copies of it that are compressed and stretched, where errors of
+    energy and pressure show that forces do not tell: in a perfect crystal there are none.  ``domain`` has the
+    lists of ``system`` at the end.  Collective.
+    Returns ``(title, rows of a table, verdict, whether it is fine)``.
+    """
+    loaded, operators = potential.loaded, potential.operators
+    modes = {f"{potential.precision}, as in this run": operators}
+    if potential.precision != "double" and not loaded.exact.compressed:
+        modes = {"double, tables": CpuOperators(loaded.model, "double", operators.threads), **modes}
+    reference = CpuOperators(loaded.exact, "double", operators.threads)
+    atomic = np.asarray(parameters.get("atomic_parameters", 0.0))
+    errors = {mode: [] for mode in modes}
+    for change in _VOLUMES:
+        copy = system.with_atoms(system.records(), system.processes)
+        if atomic.ndim == 2:
+            copy.carried["atomic_parameters"] = atomic
+        copy.map_cell(copy.cell * (1 + change) ** (1 / 3))
+        domain.rebuild(copy)
+        if atomic.ndim == 2:
+            parameters = parameters | {"atomic_parameters": copy.carried["atomic_parameters"]}
+        true = _evaluate(reference, domain, copy, parameters)
+        for mode, each in modes.items():
+            errors[mode].append(_errors(_evaluate(each, domain, copy, parameters), true, copy))
+    domain.rebuild(system)
+    rows = [("mode", "volume", "energy error", "pressure error", "largest force error", "rms error / rms force")]
+    for mode, found in errors.items():
+        for change, error in zip(_VOLUMES, found, strict=True):
+            energy, pressure, largest, rms, rms_force = error.values()
+            rows.append((
+                mode, f"{100 * change:+.0f} %" if change else "as it is", f"{energy:.1e} eV/atom",
+                f"{pressure:.2g} bar" if pressure == pressure else "-", f"{largest:.1e} eV/Å",
+                f"{rms / rms_force:.1e}" if rms_force > _NO_FORCE else "- (no forces)",
+            ))  # fmt: skip
+    energy, pressure, largest, rms, rms_force = np.array([list(error.values()) for error in errors[mode]]).T
+    relative, absolute = _FORCE_LIMITS
+    fine = (
+        energy.max() <= _ENERGY_LIMIT
+        and not pressure.max() > _PRESSURE_LIMIT
+        and (rms <= np.maximum(relative * rms_force, absolute)).all()
+    )
+    what = "the file's tables" if loaded.exact.compressed else "exact networks"
+    title = f"  precision   against {what} in double (rms force {rms_force[_VOLUMES.index(0.0)]:.3f} eV/Å):"
+    verdict = (
+        f"precision {potential.precision} ({operators.products}) is {'fine' if fine else 'NOT fine'} here: energies "
+        f"within {1e3 * energy.max():.2g} meV/atom"
+        + (f", pressures within {pressure.max():.2g} bar" if pressure.max() == pressure.max() else "")
+        + f", forces within {largest.max():.1e} eV/Å of double"
+    )
+    if not fine:
+        better = "mixed" if potential.precision == "half" else "double"
+        verdict += (
+            f" (limits: {1e3 * _ENERGY_LIMIT:g} meV/atom, {_PRESSURE_LIMIT:g} bar, rms error of forces "
+            f"{100 * relative:g} % of their rms or {absolute:g} eV/Å). Use --precision {better}"
+        )
+    return title, rows, verdict, fine
+
+
+def _evaluate(operators, domain, system, parameters):
+    """Energy (eV), virial (3, 3) of the whole system and forces (n, 3) of this process's atoms."""
+    forces = np.zeros_like(domain.forces)
+    result = operators.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
+    return system.sum(result.energies[0]), system.sum(result.virials[0]), domain.fold(forces).copy()
+
+
 def force_error(model, operators, domain, system, parameters):
     """Errors of operators on the structure in ``domain`` against ``model`` in double precision.
 
-    model : as its file has it, exact networks or own tables.  Collective.
-    Returns a dict: ``energy`` eV/atom, ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
+    model : as its file has it, exact networks or own tables.  Collective.  Returns a dict: ``energy`` eV/atom,
+    ``pressure`` bar (NaN where not periodic), ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
     """
-    values = []
-    for each in (CpuOperators(model, "double", operators.threads), operators):
-        forces = np.zeros_like(domain.forces)
-        result = each.evaluate(domain.positions, domain.types, domain.neighbors, forces, **parameters)
-        values.append((result.energies[0], domain.fold(forces).copy()))
-    (e0, f0), (e1, f1) = values
-    difference, n = f1 - f0, system.n_atoms
+    true = _evaluate(CpuOperators(model, "double", operators.threads), domain, system, parameters)
+    return _errors(_evaluate(operators, domain, system, parameters), true, system)
+
+
+def _errors(found, true, system):
+    """See :func:`force_error`; found, true : of :func:`_evaluate`."""
+    (e1, w1, f1), (e0, w0, f0) = found, true
+    n, difference, pressure = system.n_atoms, f1 - f0, np.nan
+    if system.periodic.all():
+        pressure = abs(np.trace(w1 - w0)) / 3 / system.volume * BAR
+
+    def rms(forces):
+        return float(np.sqrt(system.sum((forces**2).sum()) / (3 * n)))
+
     return {
-        "energy": abs(float(system.sum(e1 - e0))) / n,
-        "force_rms": float(np.sqrt(system.sum((difference**2).sum()) / (3 * n))),
+        "energy": abs(float(e1 - e0)) / n,
+        "pressure": pressure,
         "force_max": float(system.processes.largest(np.abs(difference).max(initial=0.0))),
-        "rms_force": float(np.sqrt(system.sum((f0**2).sum()) / (3 * n))),
+        "force_rms": rms(difference),
+        "rms_force": rms(f0),
     }

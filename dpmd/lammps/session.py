@@ -556,8 +556,8 @@ class Session:
         self.described, model = key, potential.model
         self.log(
             f"Model {model.source.path}: {model.descriptor.kind}, cutoff {model.descriptor.rcut:g} A, types "
-            f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device}, "
-            f"{potential.operators.threads} threads"
+            f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device} "
+            f"({potential.operators.description}), {potential.operators.threads} threads"
         )
         for t, (number, mass) in enumerate(zip(self._model_types(potential), self.masses, strict=True), 1):
             name = model.type_map[number] if number >= 0 else "ignored"
