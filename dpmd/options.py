@@ -178,8 +178,8 @@ SECTIONS = (
             ),
             Option(
                 "precision", str, "mixed", "double: all float64; mixed: tables and networks in float32, sums, "
-                "positions and energies in float64; half: as mixed, fitting networks on "
-                "fp16 (GPU) or bfloat16 products (CPUs that have them)",
+                "positions and energies in float64; half: as mixed, what differs between atoms in the fitting "
+                "networks' products in fp16 (GPU) or bfloat16 (CPUs with AVX512_BF16; others compute as in mixed)",
                 choices=("double", "mixed", "half"), command_line=True,
             ),
             Option(
@@ -232,7 +232,8 @@ SECTIONS = (
             ),
             Option("check", bool, False, "examine everything, report, and stop before step 0", command_line=True),
             Option(
-                "check_precision", bool, False, "print the error of the chosen precision on this structure",
+                "check_precision", bool, False, "print the error of the chosen precision on this structure, "
+                "compressed and stretched too, and whether it is fine",
                 command_line=True,
             ),
             Option(

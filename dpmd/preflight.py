@@ -527,13 +527,14 @@ def precision_report(potential, domain, system, parameters):
     domain.rebuild(system)
     rows = [("mode", "volume", "energy error", "pressure error", "largest force error", "rms error / rms force")]
     for mode, found in errors.items():
-        for change, (energy, pressure, largest, rms, rms_force) in zip(_VOLUMES, found, strict=True):
+        for change, error in zip(_VOLUMES, found, strict=True):
+            energy, pressure, largest, rms, rms_force = error.values()
             rows.append((
                 mode, f"{100 * change:+.0f} %" if change else "as it is", f"{energy:.1e} eV/atom",
                 f"{pressure:.2g} bar" if pressure == pressure else "-", f"{largest:.1e} eV/Å",
                 f"{rms / rms_force:.1e}" if rms_force > _NO_FORCE else "- (no forces)",
             ))  # fmt: skip
-    energy, pressure, largest, rms, rms_force = np.array(errors[mode]).T
+    energy, pressure, largest, rms, rms_force = np.array([list(error.values()) for error in errors[mode]]).T
     relative, absolute = _FORCE_LIMITS
     fine = (
         energy.max() <= _ENERGY_LIMIT
@@ -549,10 +550,10 @@ def precision_report(potential, domain, system, parameters):
         + f", forces within {largest.max():.1e} eV/Å of double"
     )
     if not fine:
+        better = "mixed" if potential.precision == "half" else "double"
         verdict += (
             f" (limits: {1e3 * _ENERGY_LIMIT:g} meV/atom, {_PRESSURE_LIMIT:g} bar, rms error of forces "
-            f"{100 * relative:g} % of their rms or {absolute:g} eV/Å). Use --precision "
-            f"{'mixed' if potential.precision == 'half' else 'double'}"
+            f"{100 * relative:g} % of their rms or {absolute:g} eV/Å). Use --precision {better}"
         )
     return title, rows, verdict, fine
 
@@ -564,8 +565,18 @@ def _evaluate(operators, domain, system, parameters):
     return system.sum(result.energies[0]), system.sum(result.virials[0]), domain.fold(forces).copy()
 
 
+def force_error(model, operators, domain, system, parameters):
+    """Errors of operators on the structure in ``domain`` against ``model`` in double precision.
+
+    model : as its file has it, exact networks or own tables.  Collective.  Returns a dict: ``energy`` eV/atom,
+    ``pressure`` bar (NaN where not periodic), ``force_rms``, ``force_max`` eV/Å, ``rms_force`` eV/Å.
+    """
+    true = _evaluate(CpuOperators(model, "double", operators.threads), domain, system, parameters)
+    return _errors(_evaluate(operators, domain, system, parameters), true, system)
+
+
 def _errors(found, true, system):
-    """Of energy (eV/atom), pressure (bar, or NaN), force (largest and rms, eV/Å), and the true rms force."""
+    """See :func:`force_error`; found, true : of :func:`_evaluate`."""
     (e1, w1, f1), (e0, w0, f0) = found, true
     n, difference, pressure = system.n_atoms, f1 - f0, np.nan
     if system.periodic.all():
@@ -574,5 +585,10 @@ def _errors(found, true, system):
     def rms(forces):
         return float(np.sqrt(system.sum((forces**2).sum()) / (3 * n)))
 
-    largest = float(system.processes.largest(np.abs(difference).max(initial=0.0)))
-    return abs(float(e1 - e0)) / n, pressure, largest, rms(difference), rms(f0)
+    return {
+        "energy": abs(float(e1 - e0)) / n,
+        "pressure": pressure,
+        "force_max": float(system.processes.largest(np.abs(difference).max(initial=0.0))),
+        "force_rms": rms(difference),
+        "rms_force": rms(f0),
+    }

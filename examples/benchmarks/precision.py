@@ -31,7 +31,7 @@ def structure_of(options):
         atoms = ase.build.bulk(symbol, lattice, a=float(constant), cubic=True)
     else:
         atoms = ase.io.read(options.structure)
-    return atoms * 3 * (options.copies,)
+    return atoms * (3 * (options.copies,))
 
 
 def strained(atoms, strain):

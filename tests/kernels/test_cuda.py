@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ase.build import bulk
 
 from dpmd.barostats import Coupling, NoseHooverBarostat
 from dpmd.device_system import DeviceSystem
@@ -21,12 +22,15 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cuda import CudaOperators, available
 from dpmd.kernels.cuda.device import source
 from dpmd.models import load
+from dpmd.models.networks import evaluate as evaluate_network
+from dpmd.models.surroundings import typical_descriptor
 from dpmd.models.tables import can_tabulate, tabulate
 from dpmd.parallel import SerialDomain
 from dpmd.parallel.device_domain import DeviceDomain
 from dpmd.potential import Potential
 from dpmd.simulation import Simulation
 from dpmd.system import System
+from dpmd.units import BAR
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 #: models whose kernels are emulated: one for each rule that a kernel knows
@@ -155,6 +159,57 @@ def test_emulated_low_rank(emulated):
     assert energy < 1e-6
 
 
+#: meV/atom and bar from double, meV/atom from a fourth-order curve through energies
+CRYSTAL_LIMITS = {"mixed": (0.1, 10, 0.1), "half": (1.0, 50, 0.3)}
+
+
+def crystals(device, precision):
+    """Copper on 21 lattice constants: largest errors of energy, of pressure, and distance from a smooth curve.
+
+    In perfect crystals errors of all atoms are the same and add up.
+    """
+    potential = Potential(EXAMPLES / "copper" / "copper.dp", device="cpu", threads=1)
+    both = CpuOperators(potential.model, "double", 1), CudaOperators(potential.model, precision, device)
+    lattice, found = np.linspace(3.5, 3.7, 21), []
+    for a in lattice:
+        atoms = bulk("Cu", "fcc", a=a)
+        system, domain = potential.system(atoms), potential.domain()
+        domain.rebuild(system)
+        results = [o.evaluate(domain.positions, domain.types, domain.neighbors, domain.forces) for o in both]
+        found.append([(1e3 * r.energies[0], BAR * np.trace(r.virials[0]) / 3 / system.volume) for r in results])
+    (e0, p0), (e1, p1) = np.transpose(found, (1, 2, 0))
+    x = lattice - 3.6
+    return np.abs(e1 - e0).max(), np.abs(p1 - p0).max(), np.abs(e1 - np.polyval(np.polyfit(x, e1, 4), x)).max()
+
+
+@pytest.mark.parametrize("precision", CRYSTAL_LIMITS)
+def test_emulated_crystals(precision, emulated):
+    errors = crystals(emulated, precision)
+    assert all(e < limit for e, limit in zip(errors, CRYSTAL_LIMITS[precision], strict=True)), errors
+
+
+def test_references_change_nothing_but_rounding(emulated):
+    """Whatever descriptor half expands about, results are the same to its rounding, further inputs included."""
+    from dpmd.kernels.cuda.device import HALF
+    from dpmd.kernels.cuda.packing import pack_fitting
+
+    model = load(EXAMPLES / "copper" / "copper.dp")
+    d, network = model.descriptor, model.fitting.networks[0]
+    reference = typical_descriptor(d, 0)
+    assert np.linalg.norm(reference) > 0.5
+    packed = pack_fitting(network, d, 0, 1600, HALF, np.float64, reference)
+    plain = pack_fitting(network, d, 0, 1600, HALF, np.float64)
+    first, weight = network.layers[0], plain.layers[0].weight.view(np.float16).astype(float)
+    assert plain.reference is None
+    assert np.abs(packed.layers[0].bias - reference @ first.weight - first.bias).max() < 1e-12
+    assert np.abs(packed.reference @ weight + plain.layers[0].bias - packed.layers[0].bias).max() < 1e-2
+    # what goes back at the reference, and its product, by finite differences along the reference itself
+    h = 1e-6
+    energies = [evaluate_network(network, reference[None] * (1 + k * h))[0, 0] for k in (-1, 1)]
+    slope = (energies[1] - energies[0]) / (2 * h)
+    assert packed.gradient_reference @ packed.reference == pytest.approx(slope, rel=1e-6)
+
+
 # --------------------------------------------------------------------- simulations
 
 ENSEMBLES = {
@@ -253,6 +308,28 @@ def test_gpu_trained(name, precision, low_rank, limit, gpu):
     force, largest, energy = trained(name, gpu, precision, low_rank, EXAMPLES / name / f"{name}.extxyz")
     assert (largest if precision == "double" and low_rank else force) < limit
     assert energy < {"double": 1e-8, "mixed": 1e-6, "half": 1e-4}[precision]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", CRYSTAL_LIMITS)
+def test_gpu_crystals(precision, gpu):
+    errors = crystals(gpu, precision)
+    assert all(e < limit for e, limit in zip(errors, CRYSTAL_LIMITS[precision], strict=True)), errors
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "limit"), [("double", 0.02), ("mixed", 0.02), ("half", 0.3)])
+def test_gpu_noise(precision, limit, gpu):
+    """Standard deviation of copper's total energy, meV/atom; more atoms than kernels for few would take."""
+    atoms = bulk("Cu", "fcc", a=3.62, cubic=True) * (6, 6, 6)
+    simulation = Simulation.from_atoms(
+        atoms, EXAMPLES / "copper" / "copper.dp", ensemble="nve", timestep_fs=2.0, precision=precision,
+        initial_temperature_K=600, device="cuda",
+    )  # fmt: skip
+    total = []
+    simulation.every(10, lambda s: total.append(s.system.energy + s.system.kinetic_energy))
+    simulation.run(1000)
+    assert 1e3 * np.std(total[20:]) / len(atoms) < limit
 
 
 @pytest.mark.gpu

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from dpmd.kernels.cpu.activations import activate, activation_code
+from dpmd.kernels.cpu.matrix import TILE_ROWS, Frame, multiply_half, pack_matrix, pack_matrix_half
+from dpmd.kernels.cpu.simd import HAS_BFLOAT16, VECTOR_BYTES, aligned_zeros, round_up
 from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.kernels.random import philox, standard_normals
 from dpmd.models import load
 from dpmd.models.networks import activation, derivatives_of_scalar_input
 from dpmd.models.tables import evaluate_table, tabulate
+
+LANES = VECTOR_BYTES // 4
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -108,3 +112,45 @@ def test_tables_follow_their_network(find_model):
         for end in (table.lower, table.maximum):  # linear and continuous beyond the ends
             (a, b), _ = evaluate_table(table, np.array([end - 1e-9, end + 1e-9]))
             assert np.abs(a - b).max() < 1e-6
+
+
+# --------------------------------------------------------------------- products in bfloat16
+
+
+def product_in_half(x, w, n, directions):
+    """The first ``n`` rows of x w by ``multiply_half``; rows beyond are left as they are in scratch: large."""
+    rows, width, columns = round_up(n, TILE_ROWS), round_up(x.shape[1], LANES), round_up(w.shape[1], LANES)
+    a, c = np.full((rows, width), 1e6, np.float32), np.zeros(rows * columns, np.float32)
+    a[:n] = 0
+    a[:n, : x.shape[1]] = x
+    widest = max(width, columns)
+    frame = Frame(
+        aligned_zeros(3 * widest, np.float32), aligned_zeros(3 * widest, np.float32),
+        aligned_zeros(3 * rows, np.float32), aligned_zeros(rows * widest // 2, np.int32),
+    )  # fmt: skip
+    multiply_half(
+        a.ravel(), width, n, directions, frame, pack_matrix(w, np.float32), pack_matrix_half(w), x.shape[1], columns, c,
+        columns, rows, 16,
+    )  # fmt: skip
+    return c.reshape(rows, columns)[:n, : w.shape[1]]
+
+
+@pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU has no products of bfloat16")
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 13, 64])
+def test_what_rows_share_is_not_rounded(n):
+    """Mean and two directions are exact to float32; of the rest the sum over rows knows no rounding of weights."""
+    rng = np.random.default_rng(n)
+    depth = 77
+    w, mean, u, v = rng.normal(size=(depth, 40)), *100 * rng.normal(size=(3, depth))
+    t = rng.normal(size=(n, 2))
+    shared = mean + t[:, :1] * u + t[:, 1:] * v
+    size = np.abs(shared) @ np.abs(w)
+    assert (np.abs(product_in_half(shared, w, n, True) - shared @ w) < 2e-6 * size).all()
+    alike = np.tile(mean, (n, 1))
+    assert (np.abs(product_in_half(alike, w, n, False) - alike @ w) < 2e-6 * size).all()
+    # numbers that bfloat16 holds exactly, about a mean of zero: all errors are of the weights, and cancel
+    rest = rng.integers(-8, 9, size=(n, depth)).astype(float)
+    rest = np.concatenate([rest, -rest])
+    difference = product_in_half(rest, w, 2 * n, False) - rest @ w
+    assert np.abs(difference).max() > 1e-2 or n < 3
+    assert np.abs(difference.sum(axis=0)).max() < 1e-3
