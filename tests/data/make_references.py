@@ -85,9 +85,9 @@ def main():
             print(system, *(line for line in text.splitlines() if "MAE" in line or "RMSE" in line), sep="\n")
         committee = [DATA / "models" / f"water_md{k}.pb" for k in range(4)]
         for name, *flags in (("plain",), ("atomic", "--atomic"), ("real", "--real_error")):
-            call("dp", "model-devi", "-m", *committee, "-s", DATA / "sets" / "water_md", "-o", "devi.out",
+            call("dp", "model-devi", "-m", *committee, "-s", DATA / "sets" / "water_md", "-o", f"{name}.out",
                  "--frequency", 10, *flags, folder=scratch)  # fmt: skip
-            text = (scratch / "devi.out").read_text().replace(str(DATA), "..")
+            text = (scratch / f"{name}.out").read_text().replace(str(DATA), "..")
             (DATA / "model_devi" / f"{name}.out").write_text(text)
 
 
