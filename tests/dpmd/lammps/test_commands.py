@@ -301,7 +301,7 @@ def test_structure_commands(script):
         'variable n equal count(in)\nprint "$n $(count(all)) $(mass(all)) $(xcm(some,x)) $(bound(all,zmax))"\n'
         "change_box all x scale 1.1 remap units box\nchange_box all z final -1 20 units box\n"
         "displace_atoms some move 0.1 0 0 units box\nvelocity all set 0.1 NULL 0\nwrite_data made.data\nclear\n"
-        'boundary p p s\natom_style atomic\nread_data made.data\nprint "$(lx) $(lz) $(count(all))"\n'
+        'boundary p p s\natom_style atomic\nread_data made.data\nprint "$(lx:%.8g) $(lz:%.9g) $(count(all))"\n'
     )
     assert "19.8 6.00120084 92" in log
     assert "Created 45 atoms" in log
