@@ -186,6 +186,9 @@ AGAIN = "units metal\natom_style atomic\nmass 1 16\nmass 2 2\npair_style deepmd 
         'print "run 1" file stale.in\ninclude stale.in\n',
         'print "run 1" file stale.in\nprint "quit" append stale.in\njump stale.in\n',
         "region half block 0 3 INF INF INF INF\ngroup left region half\nrun 0\n",
+        # the box that was written is that after a run, which is not known beforehand
+        "variable most equal $(lx*1.05)\nfix 2 all deform 1 x scale 1.1\nrun 2\nwrite_restart r\nclear\n"
+        'read_restart r\nif "$(lx) < ${most}" then "jump SELF gone"\n',
     ],
 )
 def test_scripts_that_read_what_they_wrote(script, head, text):
