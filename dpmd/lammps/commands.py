@@ -596,7 +596,11 @@ COMMANDS = [
     Command("neighbor", "SKIN bin|nsq|multi", "by how much lists reach beyond the cutoff", _neighbor),
     Command("neigh_modify", "KEYWORD VALUE ...", "every, delay, check: when lists are rebuilt", _neigh_modify),
     Command("group", "ID STYLE ...", "type, id, molecule, region, subtract, union, intersect, ...", structure.group),
-    Command("velocity", "GROUP STYLE ...", "create, set, scale, ramp, zero", structure.velocity),
+    Command(
+        "velocity", "GROUP STYLE ...",
+        "create, set, scale, ramp, zero: loop local draws in the atoms' present order, LAMMPS's on one process "
+        "until a run sorts them; set and ramp take lattice units unless units box is given", structure.velocity,
+    ),
     Command("timestep", "DT", "time step", _timestep),
     Command("reset_timestep", "N [time T]", "number of the present step", _reset_timestep),
     Command("compute", "ID GROUP STYLE ...", "a quantity to be computed", _compute, (2, COMPUTES)),

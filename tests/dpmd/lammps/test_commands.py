@@ -186,6 +186,9 @@ AGAIN = "units metal\natom_style atomic\nmass 1 16\nmass 2 2\npair_style deepmd 
         'print "run 1" file stale.in\ninclude stale.in\n',
         'print "run 1" file stale.in\nprint "quit" append stale.in\njump stale.in\n',
         "region half block 0 3 INF INF INF INF\ngroup left region half\nrun 0\n",
+        # the box that was written is that after a run, which is not known beforehand
+        "variable most equal $(lx*1.05)\nfix 2 all deform 1 x scale 1.1\nrun 2\nwrite_restart r\nclear\n"
+        'read_restart r\nif "$(lx) < ${most}" then "jump SELF gone"\n',
     ],
 )
 def test_scripts_that_read_what_they_wrote(script, head, text):
@@ -316,7 +319,7 @@ def test_structure_commands(script):
         'variable n equal count(in)\nprint "$n $(count(all)) $(mass(all)) $(xcm(some,x)) $(bound(all,zmax))"\n'
         "change_box all x scale 1.1 remap units box\nchange_box all z final -1 20 units box\n"
         "displace_atoms some move 0.1 0 0 units box\nvelocity all set 0.1 NULL 0\nwrite_data made.data\nclear\n"
-        'boundary p p s\natom_style atomic\nread_data made.data\nprint "$(lx) $(lz) $(count(all))"\n'
+        'boundary p p s\natom_style atomic\nread_data made.data\nprint "$(lx:%.8g) $(lz:%.9g) $(count(all))"\n'
     )
     assert "19.8 6.00120084 92" in log
     assert "Created 45 atoms" in log

@@ -63,7 +63,7 @@ def test_what_is_per_atom_with_norm_yes(script, head):
         "compute m all msd\ncompute c all com\ncompute e all pe/atom\ncompute s all reduce sum c_e\n"
         "compute a all reduce ave c_e\ncompute x all reduce max c_e\ncompute 2 all reduce sum c_e c_e\n"
         "variable e equal pe+ke\nvariable h equal 2*enthalpy\nvariable t equal c_k\n"
-        "fix n all nvt temp 300 300 0.1\nfix f all addforce 0.1 0.2 0.3\nfix s all spring/self 0.5\n"
+        "fix n all nvt temp 300 300 0.1\ngroup o type 1\nfix f o addforce 0.1 0.2 0.3\nfix s all spring/self 0.5\n"
         "fix v all ave/time 1 1 1 c_k c_t\nfix w all ave/time 1 1 1 c_k\n"
         f"thermo_style custom step {' '.join(NORMED)}\nrun 5\n"
         "print \"whole $(pe:%.12g) $(v_h:%.12g) $(c_k:%.12g)\"\nthermo_modify norm yes format float %.12g\nrun 0\n"
@@ -76,7 +76,7 @@ def test_what_is_per_atom_with_norm_yes(script, head):
     whole, atom = (np.array(lines[k - 1].split()[1:], float) for k in ends)
     n = 192
     for name, a, b in zip(NORMED, whole, atom, strict=True):
-        assert a == pytest.approx(b * (n if NORMED[name] else 1), rel=1e-9), name
+        assert a == pytest.approx(b * (n if NORMED[name] else 1), rel=1e-9, abs=0), name
         assert a != 0, name
     whole, atom = (np.array(line.split()[1:], float) for line in lines if line.startswith(("whole ", "atom ")))
     np.testing.assert_allclose(whole / atom, [n, n, 1], rtol=1e-9)
