@@ -267,15 +267,17 @@ def _sections(errors, lower, maximum):
 
 
 def tabulate_network(network, model, pairs):
-    """A table of ``network``, used by ``pairs``, down to ``CHECKED_DISTANCE``, and its :class:`PairErrors` (largest).
+    """A table of ``network``, used by ``pairs``, and its largest error (:class:`PairErrors`) at checked distances.
 
-    The steps are shortened until the measured error keeps ``TABLE_TOLERANCE``, or no more helps.
+    It reaches to half of those.  The steps are shortened until the measured error keeps ``TABLE_TOLERANCE``, or
+    no more helps.
     """
 
     def outputs(x):
         return derivatives_of_scalar_input(network, x)
 
-    lower, maximum = table_range(model.descriptor, pairs, _nearest_checked(model))
+    # further than is checked: atoms that collide go through distances where only the sense of a force matters
+    lower, maximum = table_range(model.descriptor, pairs, 0.5 * _nearest_checked(model))
     errors = PairErrors(model, pairs, outputs)
     upper, *steps = _sections(errors, lower, maximum)
     best, least = None, np.inf
