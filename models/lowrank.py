@@ -120,13 +120,7 @@ def _split_input(descriptor, pairs, radius):
 
 
 def _far_table(embedding, expansion, lower, split, step):
-    """A table of the functions ``G expansion^T`` in steps of about ``step``.
-
-    Of a file's table, its rows begin where the file's do.
-    """
-    own = embedding.table if embedding.network is None or embedding.table_from_file else None
-    if own is not None:
-        lower, step = own.lower, own.fine_step * max(1, round(step / own.fine_step))
+    """A table of the functions ``G expansion^T`` in steps of ``step`` up to ``split`` or a little further."""
     upper = lower + step * max(1, int(np.ceil((split - lower) / step)))
     return tabulate_function(lambda x: [g @ expansion.T for g in _outputs(embedding, x)], lower, upper, step)
 

@@ -7,7 +7,7 @@ import numpy as np
 from dpmd.models import DenseLayer, Network, PairRule
 from dpmd.models.lowrank import with_outputs_first
 from dpmd.models.networks import evaluate
-from dpmd.models.tables import evaluate_table, radius_of_input
+from dpmd.models.tables import evaluate_table, radius_of_input, table_for
 
 from .activations import activation_code
 from .matrix import pack_matrix, pack_matrix_half
@@ -214,7 +214,7 @@ def pack_model(model, dtype, precision, half=False, step=1024):
     split, pair_networks = np.full((n, n), np.inf), np.full((n, n), -1, np.int64)
     segments, segment_numbers = np.zeros((n, n, 2, 5), np.int64), np.ones((n, n, 2, 5))
     padding, centres = np.zeros((n, n, near_width), dtype), np.zeros((n, 2, 7), np.int64)
-    tables, embedding_networks, places, kept = _Numbers(dtype), [], {}, []
+    tables, embedding_networks, places, kept, full = _Numbers(dtype), [], {}, [], {}
 
     def segment(table, column):
         """Row and numbers of a segment; tables that several pairs share are stored once."""
@@ -243,8 +243,10 @@ def pack_model(model, dtype, precision, half=False, step=1024):
                 far_width += len(expansion)
                 padding[a, b, : far.functions.n_out] = empty * evaluate_table(far.functions, np.array([empty]))[0][0]
             if embedding.table is not None:
-                segments[a, b, 1], segment_numbers[a, b, 1] = segment(embedding.table, 0)
-                value = evaluate_table(embedding.table, np.array([empty]))[0][0]
+                if id(embedding) not in full:
+                    full[id(embedding)] = table_for(embedding, dtype == np.float32)
+                segments[a, b, 1], segment_numbers[a, b, 1] = segment(full[id(embedding)], 0)
+                value = evaluate_table(full[id(embedding)], np.array([empty]))[0][0]
             else:
                 segments[a, b, 1, WIDTH] = near_width
                 if id(embedding) not in places:

@@ -88,7 +88,7 @@ class CudaOperators:
         self._kind = PLAIN if few else HALF if precision == "half" else SPLIT if split else PLAIN
         self._few = few
         self._input_type = INPUT_TYPES.get(self._kind, self._dtype)
-        packed = pack_embeddings(d, _bases[precision] if low_rank else None)
+        packed = pack_embeddings(d, _bases[precision] if low_rank else None, single=precision != "double")
         self._exact = bool(packed.networks)
         self.n_basis = packed.expansion.shape[2]
         self.n_extra = f.n_fparam + f.n_aparam

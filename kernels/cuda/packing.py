@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmd.models import ModelError, Network, PairRule
 from dpmd.models.networks import activation, evaluate, silut_constants, value_and_gradient
-from dpmd.models.tables import evaluate_table, radius_of_input
+from dpmd.models.tables import evaluate_table, radius_of_input, table_for
 
 from .device import HALF, PLAIN, SPLIT
 
@@ -87,10 +87,11 @@ def far_table(functions):
     return functions.coefficients[: functions.n_fine] * functions.fine_step ** np.arange(6)
 
 
-def pack_embeddings(descriptor, precision=None):
+def pack_embeddings(descriptor, precision=None, single=False):
     """Pack the embeddings of a descriptor, see :class:`Embeddings`.
 
-    precision : whose low-rank bases to use where the model has any; None for full table rows.
+    precision : whose low-rank bases to use where the model has any; None for full table rows; single : for
+    arithmetic of single precision.
     """
     n, width = descriptor.n_types, descriptor.n_embedding
     numbers, integers = np.zeros((n, n, 8)), np.zeros((n, n, 8), np.int32)
@@ -105,6 +106,7 @@ def pack_embeddings(descriptor, precision=None):
     for (embedding, pairs), basis in zip(unique, bases, strict=True):
         table, network = embedding.table, -1
         if table is not None:
+            table = table_for(embedding, single)
             near.append(arrange(scaled_rows(table), NEAR_LANES))
         else:
             network = len(networks)

@@ -41,7 +41,7 @@ def hot_kernels(number):
         embedding.descriptor_gradient(x, i, i, i, i, y, i, z)
 
     def environment(x, y, i):
-        kernels._environment(x, i, i, y, y)
+        kernels._environment(x, i, y, i, y, y, y)
 
     def tanh(x, y, i):
         _tanh_and_slope(x, y, i)
@@ -91,7 +91,8 @@ def main(cpu, features):
     for number, letter in ((float32, "s"), (float64, "d")):
         for name, (function, signature) in hot_kernels(number).items():
             text = assembly(function, signature, target)
-            register = rf"(?:z\d+\.{letter}|v\d+\.\d{letter})"
+            letters = "d" if name == "environment" else letter  # distances in double precision, always
+            register = rf"(?:z\d+\.{letters}|v\d+\.\d{letters})"
             adds = len(re.findall(rf"\bf(?:mla|mad|mls|msb|nmls|nmsb)\s+{register}", text))
             calls = len(re.findall(r"\bbl\s+(?!NRT|memset)\w+", text))
             print(np.dtype(str(number)).name, name, adds, calls)

@@ -11,7 +11,7 @@ from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.cpu.operators import Tiling
 from dpmd.kernels.reference import ReferenceOperators
 from dpmd.models import dptab, load
-from dpmd.models.lowrank import TOLERANCE, add_low_rank, describe_low_rank, with_outputs_first, without_low_rank
+from dpmd.models.lowrank import PAIR_TOLERANCE, add_low_rank, describe_low_rank, with_outputs_first, without_low_rank
 from dpmd.models.tables import can_tabulate, evaluate_table, radius_of_input, tabulate
 
 
@@ -141,8 +141,8 @@ def test_small_tiles_fit_a_small_memory(evaluate):
 def test_rank_follows_the_tolerance(find_model):
     model = low_rank(load(find_model("water_md0.dp")))
     for loose, tight in zip(bases(model, "mixed"), bases(model, "double"), strict=True):
-        assert loose.error <= TOLERANCE["mixed"]
-        assert tight.error <= TOLERANCE["double"]
+        assert 0 < loose.error <= PAIR_TOLERANCE["mixed"]
+        assert 0 < tight.error <= PAIR_TOLERANCE["double"]
     text = describe_low_rank(model, "mixed")
     assert all(name in text for name in model.type_map)
     assert all(b is None for b in bases(without_low_rank(model), "double"))

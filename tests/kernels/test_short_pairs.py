@@ -231,6 +231,16 @@ def test_narrow_switching_functions(width, precision, find_model):
     assert largest_error(forces(CpuOperators(model, precision, 1), cases), right) <= limit
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_forces_go_on_below_the_checked_distance(name):
+    """Unchecked, but not nonsense: atoms that collide are driven apart as by the model."""
+    path = EXAMPLES / name / f"{name}.dp"
+    exact, model = load(path), load_for_operators(path).model
+    cases = [(np.array([[0.0, 0, 0], [0, 0, r]]), np.array([0, 0])) for r in np.linspace(0.26, 0.5, 20)]
+    right = forces(CpuOperators(exact, "double", 1), cases)
+    assert largest_error(forces(CpuOperators(model, "double", 1), cases), right) < 1e-6
+
+
 # --------------------------------------------------------------------- what is chosen
 
 
