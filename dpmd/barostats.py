@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .ensembles import Chain, Fix, NoseHooverChain, Ramp
+from .ensembles import Chain, Fix, NoseHooverChain, Ramp, unless_group
 from .errors import InputError, RunError
 
 #: rows and columns of the six components, in the order xx yy zz yz xz xy
@@ -117,13 +117,14 @@ class NoseHooverBarostat(NoseHooverChain):
 
     changes_cell = True
     needs_virial = True
+    momentum_conserved = unless_group
 
     def __init__(
-        self, timestep, coupling, target=None, relaxation_time=0.1, chain_length=3, pressure_chain=3, drag=0.0,
+        self, coupling, target=None, relaxation_time=0.1, chain_length=3, pressure_chain=3, drag=0.0,
         cycles=1, pressure_cycles=1, martyna=True, fixed_point=None, reference_every=0, flip=True, group=None,
         cell_target=None,
     ):  # fmt: skip
-        super().__init__(timestep, target, relaxation_time, chain_length, drag, cycles, group)
+        super().__init__(target, relaxation_time, chain_length, drag, cycles, group)
         kind = "NPH" if target is None else "NPT"
         self.name = f"{kind}, Martyna-Tobias-Klein, pressure relaxation time {max(coupling.times.values()):g} ps"
         self.coupling, self.martyna, self.flip = coupling, martyna, flip
@@ -142,6 +143,11 @@ class NoseHooverBarostat(NoseHooverChain):
         if self.cell_target is not None:
             self.cell_target.span(first, last)
         self.coupling.span(first, last)
+
+    def not_conserved(self):
+        if self.cell_target is not None and self.cell_target.changes:
+            return "the target temperature changes"
+        return "the target pressure changes" if any(r.changes for r in self.coupling.targets.values()) else ""
 
     def start(self, system, restarted=False):
         self.coupling.check(system)
@@ -173,7 +179,7 @@ class NoseHooverBarostat(NoseHooverChain):
         mass = np.full(len(chain.eta), system.constants.boltzmann * self.mass_temperature / self.fastest**2)
         target = kt if self.coupling.isotropic else len(self.components) * kt
         self.rate *= chain.half_step(
-            float(self.mass @ self.rate**2), target, mass, kt, self.timestep, self.fastest
+            float(self.mass @ self.rate**2), target, mass, kt, system.timestep, self.fastest
         )  # fmt: skip
 
     def _target_pressure(self, system):
@@ -193,13 +199,13 @@ class NoseHooverBarostat(NoseHooverChain):
 
     def _rate_half_step(self, system):
         """Half a step of the strain rates under the difference of pressures."""
-        half, scale = self.timestep / 2, system.constants.pressure
+        half, scale = system.timestep / 2, system.constants.pressure
         mean, stress = self._target_pressure(system)
         tensor, kinetic = system.twice_kinetic_tensor(), 0.0  # a sum over all ranks: once
         current = self.coupling.average(pressure_components(system, tensor))
         if self.martyna and len(self.diagonal):
             kinetic = sum(tensor[k, k] for k in self.diagonal.tolist()) / (len(self.diagonal) * system.n_atoms)
-        drag, volume = 1.0 - self.timestep * self.fastest * self.chain.drag, system.volume
+        drag, volume = 1.0 - system.timestep * self.fastest * self.chain.drag, system.volume
         for k in self.components.tolist():
             force = ((current[k] - (mean if k < 3 else 0.0)) * volume - stress[k]) / scale
             if k < 3:
@@ -214,7 +220,7 @@ class NoseHooverBarostat(NoseHooverChain):
 
     def _scale_velocities(self, system):
         """Half a step of the velocities under the strain rate alone."""
-        half, quarter, w = self.timestep / 2, self.timestep / 4, self.rate.tolist()
+        half, quarter, w = system.timestep / 2, system.timestep / 4, self.rate.tolist()
         diagonal = self.diagonal.tolist()
         extra = sum(w[k] for k in diagonal) / (len(diagonal) * system.n_atoms) if self.martyna else 0.0
         x, y, z = (math.exp(-quarter * (w[k] + extra)) for k in range(3))
@@ -226,7 +232,7 @@ class NoseHooverBarostat(NoseHooverChain):
 
     def _strain(self, system):
         """Half a step of the cell, and of the atoms with it; the fixed point stays where it is."""
-        half, w, old = self.timestep / 2, self.rate.tolist(), system.cell.tolist()
+        half, w, old = system.timestep / 2, self.rate.tolist(), system.cell.tolist()
         lengths, (xy, xz, yz) = [old[k][k] for k in range(3)], (old[1][0], old[2][0], old[2][1])
         growth = [math.exp(half * rate) for rate in w[:3]]
         free = [k in self.coupling.targets for k in range(6)]
@@ -340,9 +346,13 @@ class BerendsenBarostat(Fix):
     name = "Berendsen barostat"
     changes_cell = True
     needs_virial = True
+    momentum_conserved = True
 
-    def __init__(self, timestep, coupling, modulus=10.0, fixed_point=None):
-        self.timestep, self.coupling, self.modulus, self.fixed_point = timestep, coupling, modulus, fixed_point
+    def not_conserved(self):
+        return "the work of the Berendsen barostat is not counted"
+
+    def __init__(self, coupling, modulus=10.0, fixed_point=None):
+        self.coupling, self.modulus, self.fixed_point = coupling, modulus, fixed_point
 
     def span(self, first, last):
         self.coupling.span(first, last)
@@ -357,7 +367,7 @@ class BerendsenBarostat(Fix):
         growth = np.ones(3)
         for k, ramp in self.coupling.targets.items():
             difference = ramp(system.step) - current[k]
-            growth[k] = max(1 - self.timestep / self.coupling.times[k] * difference / self.modulus, 0.5) ** (1 / 3)
+            growth[k] = max(1 - system.timestep / self.coupling.times[k] * difference / self.modulus, 0.5) ** (1 / 3)
         system.map_cell(system.cell * growth)
         system.origin = (system.origin - self.fixed_point) * growth + self.fixed_point
 

@@ -81,12 +81,12 @@ def simulation(
         ensembles.draw_velocities(system, kelvin, seed)
     if several:
         system = system.with_atoms(system.records()[: None if processes.root else 0], processes)
-    timestep = timestep_fs * 1e-3
+    system.timestep = timestep_fs * 1e-3
     made = Simulation(
         system,
         potential.operators,
         potential.domain(processes, decomposition),
-        ensembles.create(settings, timestep, steps, seed),
+        ensembles.create(settings, steps, seed),
         hooks,
         {"frame_parameters": fparam, "atomic_parameters": aparam},
     )

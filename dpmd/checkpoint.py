@@ -93,6 +93,7 @@ def read(path):
             system = System(
                 type_names=tuple(json.loads(file.attrs["type_names"])),
                 step=int(file.attrs["step"]),
+                timestep=float(file.attrs["timestep_ps"]),
                 energy=float(file.attrs["energy"]),
                 **arrays,
             )
@@ -142,7 +143,7 @@ class Checkpoint(Hook):
         whole, ensemble = simulation.system.whole(), simulation.ensemble
         if whole is not None:
             outputs = {k: {"position": hook.position(), "format": hook.format} for k, hook in self.outputs.items()}
-            write(self.path, whole, ensemble, ensemble.timestep, outputs, self.model_id, self.settings)
+            write(self.path, whole, ensemble, simulation.system.timestep, outputs, self.model_id, self.settings)
         self.written_at = simulation.system.step
         for hook in simulation.hooks:
             hook.saved(simulation)

@@ -44,13 +44,14 @@ class DeviceSystem(System):
     def __init__(self, system, device):
         self.device, self._kernels = device, device.compile(("atoms.cu",), {})
         self._n = len(system)
-        self.type_names, self.periodic, self.step = system.type_names, system.periodic, system.step
+        self.type_names, self.periodic = system.type_names, system.periodic
+        self.step, self.timestep = system.step, system.timestep
         self.origin, self.constants, self.carried = system.origin, system.constants, {}
         self.cell, self.n_atoms, self.processes = system.cell.copy(), system.n_atoms, system.processes
         self._arrays = {name: device.upload(array) for name, array in _device_arrays(system.records(), system).items()}
         self._spare, self.generation, self.carried = None, 0, {}
         self._sums = Sums(device)
-        self._host, self._result, self._moves = {}, None, {}
+        self._host, self._result, self._moves, self._added = {}, None, {}, None
         self._energy, self._virial = system.energy, system.virial
 
     def __len__(self):
@@ -205,7 +206,8 @@ class DeviceSystem(System):
         return self._on_host({name: records[name] for name in _per_atom}, processes=processes, **changes)
 
     def _on_host(self, arrays, **changes):
-        common = {name: getattr(self, name) for name in ("periodic", "type_names", "step", "origin", "constants")}
+        names = ("periodic", "type_names", "step", "timestep", "origin", "constants")
+        common = {name: getattr(self, name) for name in names}
         others = {"cell": self.cell.copy(), "n_atoms": self.n_atoms, "processes": self.processes}
         return System(**arrays, **(common | others | changes))
 
@@ -289,12 +291,18 @@ class DeviceSystem(System):
         return self.kinetic_energy - before
 
     def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
-        """F += sqrt(strength m) noise - m v / relaxation_time for all atoms; returns the power.  See System."""
+        """F += sqrt(strength m) noise - m v / relaxation_time for all atoms; returns these forces.  See System."""
         if chosen is not None or centred:
             raise NotImplementedError("Langevin forces on a GPU act on all atoms alike")
-        power = self._sums.sum(
-            "add_langevin_forces", 1, self._n, self.motions, self._arrays["ids"], self._arrays["forces"],
-            np.int64(seed), np.int64(step), stream, 1 / relaxation_time, float(strength),
+        if self._added is None or len(self._added) < self._n:
+            self._added = self.device.empty((len(self.motions), 3), np.float64)
+        self._kernels.threads(
+            "add_langevin_forces", self._n, self._n, self.motions, self._arrays["ids"], self._arrays["forces"],
+            self._added, np.int64(seed), np.int64(step), stream, 1 / relaxation_time, float(strength),
         )  # fmt: skip
         self._host.clear()
-        return float(self.sum(float(power[0])))
+        return self._added
+
+    def power(self, forces, chosen=None):
+        """Sum of F v, eV/ps, over the whole system; forces (room, 3) : on all atoms, as the above returns them."""
+        return float(self.sum(float(self._sums.sum("sum_power", 1, self._n, self.motions, forces)[0])))

@@ -34,19 +34,26 @@ class Ramp:
             return self.start
         return self.start + (self.end - self.start) * min((step - self.first) / self.steps, 1.0)
 
+    @property
+    def changes(self):
+        """Whether its value depends on the step."""
+        return self.steps != 0 and self.end != self.start
+
 
 class Fix:
     """Something that acts at given stages of a step.  Override what is needed.
 
     ``first_half``, then new forces, ``after_forces``, ``second_half``, and ``end_of_step`` once
     the step's number has been raised.  ``start`` is called when a run begins, with forces known.
+    The time step is ``system.timestep``: nothing that depends on it is to be kept, for it may change.
+
+    Each class says for itself (a property, where it depends on the instance) whether a total momentum of
+    zero stays zero: ``momentum_conserved``.  Helpers that others are made of are declared ``abstract=True``.
     """
 
     name = ""
     #: eV taken out of the atoms
     reservoir_energy = 0.0
-    #: whether the total momentum stays as it is
-    momentum_conserved = True
     #: whether it moves the atoms
     integrates = False
     #: whether it adds to the model's forces
@@ -55,6 +62,11 @@ class Fix:
     changes_cell = False
     #: whether it reads the virial at every step
     needs_virial = False
+
+    def __init_subclass__(cls, abstract=False, **more):
+        super().__init_subclass__(**more)
+        if not (abstract or "momentum_conserved" in vars(cls)):
+            raise TypeError(f"{cls.__name__} must say whether a total momentum of zero stays zero: momentum_conserved")
 
     def span(self, first, last):
         """The coming run goes from step ``first`` to ``last``: ramps reach from one to the other."""
@@ -68,6 +80,10 @@ class Fix:
     def after_forces(self, system):
         """May change ``system.forces``."""
 
+    def minimizing_forces(self, system):
+        """Like :meth:`after_forces`, while a minimisation goes on."""
+        self.after_forces(system)
+
     def second_half(self, system):
         """After the forces."""
 
@@ -78,12 +94,20 @@ class Fix:
         """eV, of forces that this adds and that count in the total energy."""
         return 0.0
 
+    def not_conserved(self):
+        """Why the total energy plus ``reservoir_energy`` does not stay as it is; "" where it does."""
+        return ""
+
     def state(self):
         """Numbers and arrays to be kept in a checkpoint."""
         return {}
 
     def restore(self, state):
         """Take over what :meth:`state` returned."""
+
+
+#: ``momentum_conserved`` of what acts on all atoms alike: a group of them exchanges momentum with the others
+unless_group = property(lambda self: self.group is None)
 
 
 class Group:
@@ -109,22 +133,20 @@ class VelocityVerlet(Fix):
 
     v += a dt/2, x += v dt, new forces, v += a dt/2.
 
-    timestep : ps; group : the atoms to move, None for all.
+    group : the atoms to move, None for all.
     """
 
     name = "NVE, velocity Verlet"
-    momentum_conserved = True
+    momentum_conserved = unless_group
     integrates = True
 
-    def __init__(self, timestep, group=None):
-        #: ps
-        self.timestep = timestep
+    def __init__(self, group=None):
         self.group = group
 
     def degrees_of_freedom(self, system):
-        """3 N, less 3 where the total momentum is conserved (and zero)."""
+        """3 N, less 3 where the total momentum is conserved (and zero), and for every group, as LAMMPS counts."""
         n = system.n_atoms if self.group is None else self.group.n_atoms(system)
-        return 3 * n - (3 if self.momentum_conserved and n > 1 else 0)
+        return 3 * n - (3 if n > 1 and (self.momentum_conserved or self.group is not None) else 0)
 
     def kinetic_energy(self, system):
         """eV, of the atoms that are moved."""
@@ -154,18 +176,18 @@ class VelocityVerlet(Fix):
     def kick(self, system):
         """Half a step of the velocities."""
         if self.group is None:
-            system.kick(0.5 * self.timestep)
+            system.kick(0.5 * system.timestep)
         else:
             inverse = system.inverse_masses * self.group.mask(system)
-            kick(system.velocities, system.forces, inverse, 0.5 * self.timestep)
+            kick(system.velocities, system.forces, inverse, 0.5 * system.timestep)
 
     def drift(self, system, fraction=1.0):
         """A step of the positions, or part of one."""
         if self.group is None:
-            system.drift(fraction * self.timestep)
+            system.drift(fraction * system.timestep)
         else:
             drift(
-                system.positions, system.velocities * self.group.mask(system)[:, None], fraction * self.timestep
+                system.positions, system.velocities * self.group.mask(system)[:, None], fraction * system.timestep
             )  # fmt: skip
 
     def first_half(self, system):
@@ -220,8 +242,10 @@ class NoseHooverChain(VelocityVerlet):
     A system at rest stays at rest: there is nothing to scale.
     """
 
-    def __init__(self, timestep, target, relaxation_time, chain_length=3, drag=0.0, cycles=1, group=None):
-        super().__init__(timestep, group)
+    momentum_conserved = unless_group
+
+    def __init__(self, target, relaxation_time, chain_length=3, drag=0.0, cycles=1, group=None):
+        super().__init__(group)
         self.name = f"NVT, Nose-Hoover chain of {chain_length}, relaxation time {relaxation_time:g} ps"
         self.target, self.relaxation_time = target, relaxation_time
         self.chain = Chain(chain_length, drag, cycles)
@@ -231,8 +255,16 @@ class NoseHooverChain(VelocityVerlet):
         """eV, of the chain."""
         return self.chain.energy
 
+    @property
+    def scalar(self):
+        """eV, f_ID of scripts."""
+        return self.reservoir_energy
+
     def span(self, first, last):
         self.target.span(first, last)
+
+    def not_conserved(self):
+        return "the target temperature changes" if self.target.changes else ""
 
     def thermostat_half_step(self, system, step):
         """Move the chain and scale the atoms' velocities."""
@@ -241,7 +273,7 @@ class NoseHooverChain(VelocityVerlet):
         mass = np.full(len(self.chain.eta), kt * self.relaxation_time**2)
         mass[0] *= freedom
         factor = self.chain.half_step(
-            2 * self.kinetic_energy(system), freedom * kt, mass, kt, self.timestep, 1 / self.relaxation_time
+            2 * self.kinetic_energy(system), freedom * kt, mass, kt, system.timestep, 1 / self.relaxation_time
         )
         self.scale_velocities(system, factor)
 
@@ -272,18 +304,18 @@ class Langevin(VelocityVerlet):
 
     momentum_conserved = False
 
-    def __init__(self, timestep, target, relaxation_time, seed):
-        super().__init__(timestep)
+    def __init__(self, target, relaxation_time, seed):
+        super().__init__()
         self.name = f"NVT, Langevin (BAOAB), 1/friction {relaxation_time:g} ps"
-        self.target, self.seed = target, seed
-        self.decay = math.exp(-timestep / relaxation_time)
+        self.target, self.relaxation_time, self.seed = target, relaxation_time, seed
         self.reservoir_energy = 0.0
 
     def first_half(self, system):
         self.kick(system)
         self.drift(system, 0.5)
         energy = system.constants.boltzmann * self.target(system.step)
-        self.reservoir_energy -= system.add_noise(self.seed, LANGEVIN, self.decay, energy)
+        decay = math.exp(-system.timestep / self.relaxation_time)
+        self.reservoir_energy -= system.add_noise(self.seed, LANGEVIN, decay, energy)
         self.drift(system, 0.5)
 
     def state(self):
@@ -317,18 +349,20 @@ class StochasticVelocityRescaling(VelocityVerlet):
     relaxation_time : tau, ps; seed : of the random numbers.
     """
 
-    def __init__(self, timestep, target, relaxation_time, seed):
-        super().__init__(timestep)
+    momentum_conserved = unless_group
+
+    def __init__(self, target, relaxation_time, seed):
+        super().__init__()
         self.name = f"NVT, stochastic velocity rescaling, relaxation time {relaxation_time:g} ps"
-        self.target, self.seed = target, seed
-        self.decay = math.exp(-timestep / relaxation_time)
+        self.target, self.relaxation_time, self.seed = target, relaxation_time, seed
         self.reservoir_energy = 0.0
 
     def second_half(self, system):
         super().second_half(system)
         kinetic, kt = system.kinetic_energy, system.constants.boltzmann * self.target(system.step + 1)
         generator = step_generator(self.seed, system.step, CSVR)
-        factor = rescaling_factor(kinetic, self.degrees_of_freedom(system), kt, self.decay, generator)
+        decay = math.exp(-system.timestep / self.relaxation_time)
+        factor = rescaling_factor(kinetic, self.degrees_of_freedom(system), kt, decay, generator)
         system.scale_velocities(factor)
         self.reservoir_energy += kinetic * (1 - factor**2)
 
@@ -339,8 +373,8 @@ class StochasticVelocityRescaling(VelocityVerlet):
         self.reservoir_energy = float(state["reservoir_energy"])
 
 
-def create(settings, timestep, steps, seed):
-    """The ensemble that a validated ``[ensemble]`` section describes."""
+def create(settings, steps, seed):
+    """The ensemble that a validated ``[ensemble]`` section describes; steps : over which ramps extend."""
     from .barostats import BerendsenBarostat, Coupling, NoseHooverBarostat
     from .fixes import BerendsenThermostat, LangevinForce, StochasticRescaling, Together
 
@@ -350,14 +384,14 @@ def create(settings, timestep, steps, seed):
     tau = settings.relaxation_time_ps
     target = ramp(settings.temperature_K) if settings.type in ("nvt", "npt") else None
     if settings.type == "nve":
-        return VelocityVerlet(timestep)
+        return VelocityVerlet()
     if settings.type == "nvt":
         if settings.thermostat == "nose-hoover":
-            return NoseHooverChain(timestep, target, tau, settings.chain_length)
+            return NoseHooverChain(target, tau, settings.chain_length)
         if settings.thermostat == "langevin":
-            return Langevin(timestep, target, tau, seed)
+            return Langevin(target, tau, seed)
         if settings.thermostat == "csvr":
-            return StochasticVelocityRescaling(timestep, target, tau, seed)
+            return StochasticVelocityRescaling(target, tau, seed)
     parts = {}
     if settings.type in ("npt", "nph"):
         coupling = Coupling.of_kind(
@@ -366,7 +400,7 @@ def create(settings, timestep, steps, seed):
         if settings.barostat == "mtk":
             chain = target is not None and settings.thermostat == "nose-hoover"
             barostat = NoseHooverBarostat(
-                timestep, coupling, target if chain else None, tau, settings.chain_length, settings.chain_length,
+                coupling, target if chain else None, tau, settings.chain_length, settings.chain_length,
                 cell_target=target,
             )  # fmt: skip
             if chain or target is None:
@@ -375,22 +409,21 @@ def create(settings, timestep, steps, seed):
         else:
             chain = settings.thermostat == "nose-hoover" and target is not None
             integrator = (
-                NoseHooverChain(timestep, target, tau, settings.chain_length) if chain else VelocityVerlet(timestep)
+                NoseHooverChain(target, tau, settings.chain_length) if chain else VelocityVerlet()
             )
             parts |= {
                 "integrator": integrator,
-                "barostat": BerendsenBarostat(timestep, coupling, settings.bulk_modulus_bar),
+                "barostat": BerendsenBarostat(coupling, settings.bulk_modulus_bar),
             }
     else:
-        parts["integrator"] = VelocityVerlet(timestep)
+        parts["integrator"] = VelocityVerlet()
     if target is not None and settings.thermostat != "nose-hoover":
-        arguments = (timestep, target, tau)
         parts["thermostat"] = {
-            "csvr": lambda: StochasticRescaling(*arguments, seed),
-            "langevin": lambda: LangevinForce(*arguments, seed),
-            "berendsen": lambda: BerendsenThermostat(*arguments),
+            "csvr": lambda: StochasticRescaling(target, tau, seed),
+            "langevin": lambda: LangevinForce(target, tau, seed),
+            "berendsen": lambda: BerendsenThermostat(target, tau),
         }[settings.thermostat]()
-    return Together(timestep, parts)
+    return Together(parts)
 
 
 def draw_velocities(system, kelvin, seed, zero_drift=True):

@@ -9,23 +9,23 @@ import numpy as np
 
 from dpmd.kernels.random import step_generator
 
-from .ensembles import CSVR, LANGEVIN, Fix, rescaling_factor
+from .ensembles import CSVR, LANGEVIN, Fix, rescaling_factor, unless_group
 from .units import temperature
 
 
 class Together(Fix):
     """Fixes, integrators among them, that act one after the other at each stage.
 
-    timestep : ps; parts : {name: Fix}, in the order in which they act.
+    parts : {name: Fix}, in the order in which they act.
     """
 
-    def __init__(self, timestep, parts):
-        self.timestep, self.parts = timestep, dict(parts)
+    def __init__(self, parts):
+        self.parts = dict(parts)
         self.name = " + ".join(part.name for part in self.parts.values()) or "atoms at rest"
 
     @property
     def momentum_conserved(self):
-        """Whether no part changes the total momentum."""
+        """Whether a total momentum of zero stays zero under each part."""
         return all(part.momentum_conserved for part in self.parts.values())
 
     @property
@@ -51,6 +51,9 @@ class Together(Fix):
     def potential_energy(self):
         return sum(part.potential_energy() for part in self.parts.values())
 
+    def not_conserved(self):
+        return "; ".join(dict.fromkeys(filter(None, (part.not_conserved() for part in self.parts.values()))))
+
     def degrees_of_freedom(self, system):
         """3 N, less 3 where no part changes the total momentum (and it is zero)."""
         return 3 * system.n_atoms - (3 if self.momentum_conserved and system.n_atoms > 1 else 0)
@@ -71,6 +74,10 @@ class Together(Fix):
         for part in self.parts.values():
             part.after_forces(system)
 
+    def minimizing_forces(self, system):
+        for part in self.parts.values():
+            part.minimizing_forces(system)
+
     def second_half(self, system):
         for part in self.parts.values():
             part.second_half(system)
@@ -89,12 +96,11 @@ class Together(Fix):
                 part.restore(own)
 
 
-class GroupFix(Fix):
+class GroupFix(Fix, abstract=True):
     """A fix on a group of atoms (None: all)."""
 
     #: whether its energy, ``scalar`` (eV), counts in the total
     counts = False
-    scalar = 0.0
 
     def __init__(self, group=None):
         self.group = group
@@ -129,12 +135,17 @@ class GroupFix(Fix):
         return 3 * n - (3 if n > 1 else 0)
 
 
-class _Reservoir(GroupFix):
+class _Reservoir(GroupFix, abstract=True):
     """A thermostat that counts the energy it takes out."""
 
     def __init__(self, group=None):
         super().__init__(group)
         self.reservoir_energy = 0.0
+
+    @property
+    def scalar(self):
+        """eV, the energy taken out: f_ID of scripts."""
+        return self.reservoir_energy
 
     def span(self, first, last):
         self.target.span(first, last)
@@ -152,15 +163,18 @@ class StochasticRescaling(_Reservoir):
     target : Ramp of T (K); relaxation_time : ps; seed : of the random numbers.
     """
 
-    def __init__(self, timestep, target, relaxation_time, seed, group=None):
+    momentum_conserved = unless_group
+
+    def __init__(self, target, relaxation_time, seed, group=None):
         super().__init__(group)
         self.name = f"stochastic velocity rescaling, relaxation time {relaxation_time:g} ps"
-        self.target, self.seed, self.decay = target, seed, math.exp(-timestep / relaxation_time)
+        self.target, self.relaxation_time, self.seed = target, relaxation_time, seed
 
     def end_of_step(self, system):
         kinetic, kt = self.kinetic_energy(system), system.constants.boltzmann * self.target(system.step)
         generator = step_generator(self.seed, system.step, CSVR)
-        factor = rescaling_factor(kinetic, self.freedom(system), kt, self.decay, generator)
+        decay = math.exp(-system.timestep / self.relaxation_time)
+        factor = rescaling_factor(kinetic, self.freedom(system), kt, decay, generator)
         self.scale_velocities(system, factor)
         self.reservoir_energy += kinetic * (1 - factor**2)
 
@@ -172,17 +186,20 @@ class BerendsenThermostat(_Reservoir):
     narrowly: no ensemble.
     """
 
-    def __init__(self, timestep, target, relaxation_time, group=None):
+    momentum_conserved = unless_group
+
+    def __init__(self, target, relaxation_time, group=None):
         super().__init__(group)
         self.name = f"Berendsen thermostat, relaxation time {relaxation_time:g} ps"
-        self.target, self.ratio = target, timestep / relaxation_time
+        self.target, self.relaxation_time = target, relaxation_time
 
     def end_of_step(self, system):
         kinetic = self.kinetic_energy(system)
         current = temperature(kinetic, self.freedom(system), system.constants)
         if current <= 0:
             return
-        factor2 = max(1 + self.ratio * (self.target(system.step) / current - 1), 0.0)
+        ratio = system.timestep / self.relaxation_time
+        factor2 = max(1 + ratio * (self.target(system.step) / current - 1), 0.0)
         self.scale_velocities(system, math.sqrt(factor2))
         self.reservoir_energy += kinetic * (1 - factor2)
 
@@ -192,32 +209,67 @@ class LangevinForce(_Reservoir):
 
     T. Schneider and E. Stoll, Phys. Rev. B 17, 1302 (1978).  For use with a velocity Verlet
     integrator; the ensemble ``langevin`` of the TOML input has smaller errors of the time step.
+
+    Of the two half kicks with a force F, before and after a step's end with velocity v, the work is
+    dt F.v: the velocities of both differ from v by the same amount.  It counts half on each side, as in LAMMPS.
+
+    zero : the noise adds up to zero over the group; tally : count the work.
     """
 
     momentum_conserved = False
     changes_forces = True
 
-    def __init__(self, timestep, target, relaxation_time, seed, group=None, zero=False):
+    def __init__(self, target, relaxation_time, seed, group=None, zero=False, tally=True):
         super().__init__(group)
         self.name = f"Langevin forces, 1/friction {relaxation_time:g} ps"
-        self.timestep, self.target, self.time, self.seed, self.zero = timestep, target, relaxation_time, seed, zero
+        self.target, self.relaxation_time, self.seed, self.zero, self.tally = target, relaxation_time, seed, zero, tally
+        #: the first step of the run, if it is known
+        self.first = None
 
     #: True between the first half of a step and its end, when forces are those of the next step
     _moving = False
+    #: eV, work of the present forces in one half kick; and those forces
+    _half, _added = 0.0, None
+
+    def span(self, first, last):
+        super().span(first, last)
+        self.first = first
+
+    def start(self, system, restarted=False):
+        if system.step == self.first:  # as in LAMMPS, each run of a script counts for itself
+            self.reservoir_energy = 0.0
 
     def first_half(self, system):
         self._moving = True
 
+    def after_forces(self, system):
+        step, tau = system.step + self._moving, self.relaxation_time
+        strength = 2 * system.constants.boltzmann * self.target(step) / (tau * system.timestep)
+        chosen = self._mask(system)
+        self._added = system.add_langevin_forces(self.seed, step, LANGEVIN, tau, strength, chosen, self.zero)
+        if not self._moving:
+            self._half = self._half_work(system)
+
+    def minimizing_forces(self, system):
+        """None: friction and noise have no energy."""
+
     def end_of_step(self, system):
         self._moving = False
+        before, self._half = self._half, self._half_work(system)
+        self.reservoir_energy -= before + self._half
 
-    def after_forces(self, system):
-        step = system.step + self._moving
-        strength = 2 * system.constants.boltzmann * self.target(step) / (self.time * self.timestep)
-        chosen = None if self.group is None else self.group.mask(system)
-        power = system.add_langevin_forces(self.seed, step, LANGEVIN, self.time, strength, chosen, self.zero)
-        if self._moving:
-            self.reservoir_energy -= self.timestep * power
+    def _mask(self, system):
+        return None if self.group is None else self.group.mask(system)
+
+    def _half_work(self, system):
+        return 0.5 * system.timestep * system.power(self._added, self._mask(system)) if self.tally else 0.0
+
+    def state(self):
+        return super().state() | {"half_work": self._half}
+
+    def restore(self, state):
+        super().restore(state)
+        self._half = float(state["half_work"])
 
 
 class Momentum(GroupFix):
@@ -227,6 +279,7 @@ class Momentum(GroupFix):
     """
 
     name = "momentum removed"
+    momentum_conserved = unless_group
 
     def __init__(self, every, linear=None, angular=False, rescale=False, group=None):
         super().__init__(group)
@@ -274,6 +327,7 @@ class SetForce(GroupFix):
 
     name = "forces set"
     changes_forces = True
+    momentum_conserved = False
 
     def __init__(self, values, group=None):
         super().__init__(group)
@@ -293,6 +347,7 @@ class AddForce(GroupFix):
 
     name = "constant forces"
     changes_forces = True
+    momentum_conserved = False
 
     def __init__(self, values, group=None):
         super().__init__(group)
@@ -314,6 +369,7 @@ class SpringSelf(GroupFix):
 
     name = "springs to the first positions"
     changes_forces = True
+    momentum_conserved = False
 
     def __init__(self, stiffness, directions=(True, True, True), group=None):
         super().__init__(group)
@@ -343,16 +399,16 @@ class SpringSelf(GroupFix):
 class Recenter(GroupFix):
     """Shifts the atoms so that the group's centre of mass stays where it is to be.
 
-    target : (3,) Å (unwrapped), NaN: where it was at the start of the run, None: free.
+    target : (3,) Å (unwrapped) or functions that return it, NaN: where it was at the start of the run, None: free.
     shifted : the Group to shift, None for all.
     """
 
     name = "centre of mass held"
+    momentum_conserved = True
 
     def __init__(self, target, group=None, shifted=None):
         super().__init__(group)
         self.target, self.shifted, self.vector, self.scalar = list(target), shifted, np.zeros(3), 0.0
-        self.fixed = None
 
     def centre(self, system):
         """(3,) Å, centre of mass of the group, unwrapped."""
@@ -361,21 +417,15 @@ class Recenter(GroupFix):
         return system.sum(mass @ system.unwrapped_positions[chosen]) / system.sum(mass.sum()) + system.origin
 
     def start(self, system, restarted=False):
-        if self.fixed is None:
-            centre = self.centre(system)
-            self.fixed = [None if t is None else c if t != t else t for t, c in zip(self.target, centre, strict=True)]
+        centre = self.centre(system)
+        self.fixed = [c if t != t else t for t, c in zip(self.target, centre, strict=True)]
 
     def first_half(self, system):
         centre = self.centre(system)
-        shift = np.array([0.0 if t is None else t - c for t, c in zip(self.fixed, centre, strict=True)])
+        wanted = [c if t is None else t() if callable(t) else t for t, c in zip(self.fixed, centre, strict=True)]
+        shift = np.array(wanted) - centre
         system.positions[slice(None) if self.shifted is None else self.shifted.mask(system)] += shift
         self.vector, self.scalar = shift, float(np.linalg.norm(shift))
-
-    def state(self):
-        return {"fixed": np.array([np.nan if f is None else f for f in self.fixed])} if self.fixed else {}
-
-    def restore(self, state):
-        self.fixed = [None if f != f else float(f) for f in state["fixed"]]
 
 
 class WallReflect(GroupFix):
@@ -385,6 +435,7 @@ class WallReflect(GroupFix):
     """
 
     name = "reflecting walls"
+    momentum_conserved = False
 
     def __init__(self, walls, group=None):
         super().__init__(group)
@@ -408,15 +459,17 @@ class Deform(Fix):
 
     rules : {component 0..5 (xx yy zz yz xz xy): function(elapsed ps, fraction of the run, first
     value, first length of the edge or, for a tilt, of the edge that is tilted) -> value Å};
-    every : steps; carry : whether atoms keep their fractions of the cell.
-    Lengths change about the middle.  Runs of one span go on from the same first cell.
+    every : steps; carry : whether atoms keep their fractions of the cell, or stay where they are;
+    lows : {axis: function(fraction of the run, first coordinate of the lower face) -> coordinate Å}, without
+    which a length changes about its middle.  Runs of one span go on from the same first cell.
     """
 
     name = "cell deformed"
     changes_cell = True
+    momentum_conserved = True
 
-    def __init__(self, timestep, every, rules, carry=True):
-        self.timestep, self.every, self.rules, self.carry = timestep, every, rules, carry
+    def __init__(self, every, rules, carry=True, lows=None):
+        self.every, self.rules, self.carry, self.lows = every, rules, carry, lows or {}
         self.first, self.steps, self.begin = 0, 0, None
 
     def span(self, first, last):
@@ -430,18 +483,21 @@ class Deform(Fix):
     def end_of_step(self, system):
         if system.step % self.every:
             return
-        elapsed = (system.step - self.first) * self.timestep
+        elapsed = (system.step - self.first) * system.timestep
         fraction = (system.step - self.first) / self.steps if self.steps else 1.0
-        cell, (first_cell, first_origin) = system.cell.copy(), self.begin
+        cell, origin, (first_cell, first_origin) = system.cell.copy(), system.origin.copy(), self.begin
         for k, rule in self.rules.items():
             row, column = ((0, 0), (1, 1), (2, 2), (2, 1), (2, 0), (1, 0))[k]
             cell[row, column] = rule(elapsed, fraction, first_cell[row, column], first_cell[row, row])
-            if k < 3:
+            if k in self.lows:
+                system.origin[k] = self.lows[k](fraction, first_origin[k])
+            elif k < 3:
                 system.origin[k] = first_origin[k] - (cell[k, k] - first_cell[k, k]) / 2
         if self.carry:
             system.map_cell(cell)
         else:
             system.cell = cell
+            system.positions += origin - system.origin
 
     def state(self):
         return {} if self.begin is None else {"cell": self.begin[0], "origin": self.begin[1], "first": self.first}

@@ -199,12 +199,13 @@ class Job:
         """The system at the first step of this run: from the structure or from a checkpoint."""
         s = self.settings
         timestep = s.run.timestep_fs * 1e-3
-        ensemble = ensembles.create(s.ensemble, timestep, s.run.steps, s.run.seed)
+        ensemble = ensembles.create(s.ensemble, s.run.steps, s.run.seed)
         if not self.going_on:
             atoms = structure.read(s.structure, self.base)
             system, self.velocity_origin = structure.make_system(
                 atoms, potential, s.structure, s.ensemble, s.run.seed, s.run.steps > 0
             )  # fmt: skip
+            system.timestep = timestep
             self._stop_drift(system, ensemble)
             if ensemble.changes_cell or s.minimize.pressure_bar is not None:
                 self._make_lower_triangular(system)
@@ -514,7 +515,7 @@ class Job:
                 trajectory_analysis.create(section, log, system.step if self.going_on else None)
                 for section in s.analysis
             ),
-            Progress(remaining, ensemble.timestep, log),
+            Progress(remaining, system.timestep, log),
             saver,
         ]
         if potential.device == "cpu":
@@ -556,7 +557,7 @@ class Job:
         system.carried["velocities"] = system.velocities.copy()
         result = Minimizer(
             simulation, s.method, s.energy_tolerance, s.force_tolerance_eV_A, s.max_iterations, 20 * s.max_iterations,
-            s.max_move_A, simulation.ensemble.timestep, "max", box,
+            s.max_move_A, simulation.system.timestep, "max", box,
         ).run()  # fmt: skip
         system.step, system.velocities = step, system.carried.pop("velocities")
         log(
@@ -600,12 +601,16 @@ class Job:
                 "  force: kernels timed in 5 evaluations after the run, times the steps (embedding: forward, assembly: "
                 "backward); other: the rest of the loop"
             )
-        per_day = steps * simulation.ensemble.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
+        per_day = steps * simulation.system.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
         log(
             f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
             f"{steps * system.n_atoms / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
         )
         drift, uncertainty = thermo.drift()
+        not_conserved = simulation.ensemble.not_conserved()
+        if not_conserved:
+            drift = float("nan")
+            log(f"Conserved energy: {not_conserved}, so it does not stay as it is, and no drift is given")
         if drift == drift:
             change = 1e3 * (thermo.conserved[-1] - thermo.conserved[0]) / max(system.n_atoms, 1)
             log(
@@ -639,6 +644,7 @@ class Job:
             "ns_per_day": per_day,
             "predicted_ns_per_day": self.prediction.ns_per_day if self.prediction else None,
             "drift_meV_per_atom_ns": drift if drift == drift else None,
+            "not_conserved": not_conserved or None,
         }
         if self.processes.size > 1:
             self._print_shares(log, domain)

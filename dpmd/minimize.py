@@ -30,6 +30,7 @@ class BoxRelaxation(Fix):
 
     name = "cell relaxed"
     changes_cell = True
+    momentum_conserved = True
 
     def __init__(self, targets, together=(), largest=1e-4):
         self.targets, self.together, self.largest = targets, together, largest
@@ -150,7 +151,7 @@ class Minimizer:
             system.positions += atoms
 
     def _evaluate(self):
-        self.simulation.compute_forces()
+        self.simulation.compute_forces(minimizing=True)
         self.evaluations += 1
         return self._gradient()
 

@@ -226,7 +226,7 @@ def _panels(run):
     wanted = (
         (several, _temperature),
         (several, _potential),
-        (several, _conserved),
+        (several and not run.summary.get("not_conserved"), _conserved),
         (several and np.isfinite(thermo["pressure_bar"]).all(), _pressure),
         (several and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
         ("radial distribution" in run.analyses, _rdf),

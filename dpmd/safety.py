@@ -28,7 +28,7 @@ class Safety(Hook):
     def __call__(self, simulation):
         system = simulation.system
         force, speed = system.largest_norms()
-        displacement = speed * simulation.ensemble.timestep
+        displacement = speed * system.timestep
         insane = not (np.isfinite([force, system.own_energy]).all() and displacement <= self.max_displacement)
         overflowed = self.stop_on_overflow and simulation.overflows > 0
         insane, overflowed = system.processes.largest(np.array([insane, overflowed], float))

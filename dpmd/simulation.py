@@ -106,6 +106,8 @@ class Simulation:
         self.stop_reason = None
         #: True once a step was left by an error, so that the state belongs to no time
         self.failed = False
+        #: ps and the step at which the present time step began to count
+        self._origin = (0.0, 0)
 
     @classmethod
     def from_atoms(cls, atoms, model, **options):
@@ -133,6 +135,23 @@ class Simulation:
         self.hooks.append(Callback(steps, function))
         return self.hooks[-1]
 
+    @property
+    def timestep(self):
+        """ps; it may be changed at any time, and counts from the next step on."""
+        return self.system.timestep
+
+    @timestep.setter
+    def timestep(self, ps):
+        if not ps > 0:
+            raise ValueError(f"the time step must be above 0 ps, not {ps}")
+        self._origin, self.system.timestep = (self.time, self.system.step), ps
+
+    @property
+    def time(self):
+        """ps, of the present step."""
+        begin, step = self._origin
+        return begin + (self.system.step - step) * (self.timestep or 0.0)
+
     def stop(self, reason="stopped by a callback"):
         """End the run after the present step."""
         self.stop_reason = reason
@@ -145,10 +164,10 @@ class Simulation:
         self.stop_reason = None
         self.run(steps, restarted=True)
 
-    def compute_forces(self, rebuilt=False):
+    def compute_forces(self, rebuilt=False, minimizing=False):
         """Forces, energy and virial at the present positions; lists and ghosts brought up to date.
 
-        ``rebuilt``: the lists have just been rebuilt.
+        ``rebuilt``: the lists have just been rebuilt; ``minimizing``: without forces that have no energy.
         """
         clock = self.timers.start()
         try:
@@ -167,7 +186,7 @@ class Simulation:
             self.overflows += 1
             self.most_overflowed = max(self.most_overflowed, overflowed)
         clock = self.timers.lap("communication", clock)
-        self.ensemble.after_forces(system)
+        (self.ensemble.minimizing_forces if minimizing else self.ensemble.after_forces)(system)
         self.timers.lap("integrate", clock)
 
     def count_overflows(self):
@@ -209,6 +228,8 @@ class Simulation:
             self.domain.rebuild(self.system)
         else:
             self.compute_forces()
+        if steps and not self.timestep:
+            raise RunError("no time step is set: simulation.timestep = 0.0005  # ps")
         self.failed = True
         try:
             self.ensemble.start(self.system, restarted)
@@ -264,7 +285,7 @@ class Simulation:
         total = system.energy + kinetic
         return {
             "step": system.step,
-            "time_ps": system.step * self.ensemble.timestep,
+            "time_ps": self.time,
             "temperature_K": temperature(kinetic, self.ensemble.degrees_of_freedom(system), system.constants),
             "potential_eV": system.energy,
             "kinetic_eV": kinetic,

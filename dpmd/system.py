@@ -29,7 +29,8 @@ class System:
     for atoms that it ignores; masses : (n,) u; positions : (n, 3) Å; velocities : (n, 3) Å/ps;
     images : (n, 3) int32, how often each atom was wrapped; cell : (3, 3) Å, rows are lattice
     vectors; periodic : (3,) bool; type_names : of the model's types.  Positions are relative to
-    the cell's corner, which lies at ``origin`` (3,) Å in the user's coordinates.
+    the cell's corner, which lies at ``origin`` (3,) Å in the user's coordinates.  step : number of steps
+    done; timestep : ps, of all integrators, thermostats and barostats, which read it at each step.
 
     forces (n, 3) eV/Å, energy (eV) and virial (3, 3) (eV) belong to ``positions`` once the
     simulation has computed them.  On several processes energy and virial are summed over them when
@@ -48,6 +49,7 @@ class System:
     images: np.ndarray = None
     forces: np.ndarray = None
     step: int = 0
+    timestep: float = None
     energy: float = 0.0
     virial: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
     origin: np.ndarray = field(default_factory=lambda: np.zeros(3))
@@ -258,7 +260,7 @@ class System:
         return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses) - before)
 
     def add_langevin_forces(self, seed, step, stream, relaxation_time, strength, chosen=None, centred=False):
-        """F += sqrt(strength m) noise - m v / relaxation_time; returns their power, sum of F v, eV/ps.
+        """F += sqrt(strength m) noise - m v / relaxation_time; returns these forces, for :meth:`power`.
 
         strength : 2 k T / (relaxation time x time step), eV/ps^2; chosen : a mask of the atoms, None for
         all; centred : the noise adds up to zero over the whole system's chosen atoms.
@@ -268,9 +270,13 @@ class System:
         noise = np.sqrt(strength * mass) * standard_normals(seed, step, self.ids[chosen], stream)
         if centred:
             noise -= self.sum(noise.sum(axis=0)) / max(int(self.sum(len(noise))), 1)
-        velocities = self.velocities[chosen]
-        forces = noise - mass * velocities / relaxation_time
+        forces = noise - mass * self.velocities[chosen] / relaxation_time
         self.forces[chosen] += forces
+        return forces
+
+    def power(self, forces, chosen=None):
+        """Sum of F v, eV/ps, over the whole system; forces (k, 3) : on the chosen atoms, a mask, None for all."""
+        velocities = self.velocities if chosen is None else self.velocities[chosen]
         return float(self.sum(float((forces * velocities).sum())))
 
     def largest_norms(self):

@@ -324,7 +324,7 @@ class MeanSquareDisplacementHook(AnalysisHook):
     def columns(self, simulation):
         system = self.whole
         series, types = np.array(self.positions), system.types[np.argsort(system.ids)]
-        times = np.arange(len(series)) * self.every * simulation.ensemble.timestep
+        times = np.arange(len(series)) * self.every * simulation.system.timestep
         found = {"time_ps": times}
         for t, name in self._present_types(system):
             found[f"msd_{name}_A2"] = msd = mean_square_displacement(series[:, types == t])
@@ -357,7 +357,7 @@ class VelocityAutocorrelationHook(AnalysisHook):
 
     def columns(self, simulation):
         series, types, _ = self._series(simulation)
-        found = {"time_ps": np.arange(len(series)) * self.every * simulation.ensemble.timestep}
+        found = {"time_ps": np.arange(len(series)) * self.every * simulation.system.timestep}
         for t, name in self._present_types(self.whole):
             found[f"vacf_{name}"] = velocity_autocorrelation(series[:, types == t])
         return found
@@ -370,7 +370,7 @@ class VibrationalDensityHook(VelocityAutocorrelationHook):
 
     def columns(self, simulation):
         series, types, masses = self._series(simulation)
-        interval = self.every * simulation.ensemble.timestep
+        interval = self.every * simulation.system.timestep
         frequencies, total = vibrational_density_of_states(series, interval, masses)
         found = {"frequency_THz": frequencies, "wavenumber_per_cm": frequencies * WAVENUMBER, "vdos_total": total}
         for t, name in self._present_types(self.whole):

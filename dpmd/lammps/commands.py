@@ -115,10 +115,6 @@ def _timestep(session, words):
         raise ScriptError(f"the time step must be above 0, not {words[0]}")
     if session.system is not None:
         session.time_offset = (session.time(), session.system.step)
-    if session.fixes and value != session.timestep:
-        for fix in session.fixes.values():
-            if getattr(fix, "timestep", None) is not None:
-                fix.timestep = value / session.units.time
     session.timestep = value
 
 

@@ -5,6 +5,7 @@ outputs, a :class:`~dpmd.simulation.Hook`.  Times, pressures and forces come in 
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def nve(session, group, words):
     """Factory of fix nve."""
     if words:
         raise ScriptError(f"fix nve takes no arguments, found {words[0]!r}")
-    return VelocityVerlet(session.timestep_ps, group)
+    return VelocityVerlet(group)
 
 
 def nose_hoover(style):
@@ -126,7 +127,7 @@ def nose_hoover(style):
         drag = _number(values.get("drag", ["0"])[0], "drag", 0.0)
         cycles = _whole(values.get("tloop", ["1"])[0], "tloop", 1, 100)
         if style == "nvt":
-            return NoseHooverChain(session.timestep_ps, target, time, chain, drag, cycles, group)
+            return NoseHooverChain(target, time, chain, drag, cycles, group)
         if "couple" in values:
             if values["couple"][0] not in _COUPLED:
                 raise ScriptError(f"fix {style}: couple takes none, xyz, xy, yz or xz")
@@ -146,7 +147,7 @@ def nose_hoover(style):
         )  # fmt: skip
         fixed = values.get("fixedpoint")
         return NoseHooverBarostat(
-            session.timestep_ps, Coupling(targets, times, together, hydrostatic, scaled_tilts), target, time or 0.1,
+            Coupling(targets, times, together, hydrostatic, scaled_tilts), target, time or 0.1,
             chain, pressure_chain, drag, cycles, _whole(values.get("ploop", ["1"])[0], "ploop", 1, 100),
             _yes(values.get("mtk", ["yes"])[0], "mtk"),
             np.array([_number(w, "fixedpoint") for w in fixed]) if fixed else None,
@@ -167,20 +168,18 @@ def _targets(session, words, style, extra):
 def langevin(session, group, words):
     """Factory of fix langevin."""
     target, time, rest = _targets(session, words, "langevin", 1)
-    seed, zero = _whole(rest[0], "fix langevin: seed", 1), False
+    seed = _whole(rest[0], "fix langevin: seed", 1)
     options = dict(keywords(rest[1:], {"zero": "yes|no", "tally": "yes|no", "gjf": "no"}, "langevin"))
     if options.get("gjf", ["no"])[0] != "no":
         raise ScriptError("fix langevin gjf is not supported; leave it out")
-    zero = _yes(options["zero"][0], "zero") if "zero" in options else False
-    return fixes.LangevinForce(session.timestep_ps, target, time, seed, group, zero)
+    zero, tally = (_yes(options.get(name, ["no"])[0], f"fix langevin: {name}") for name in ("zero", "tally"))
+    return fixes.LangevinForce(target, time, seed, group, zero, tally)
 
 
 def csvr(session, group, words):
     """Factory of fix temp/csvr."""
     target, time, rest = _targets(session, words, "temp/csvr", 1)
-    return fixes.StochasticRescaling(
-        session.timestep_ps, target, time, _whole(rest[0], "fix temp/csvr: seed", 1), group
-    )
+    return fixes.StochasticRescaling(target, time, _whole(rest[0], "fix temp/csvr: seed", 1), group)
 
 
 def temp_berendsen(session, group, words):
@@ -188,7 +187,7 @@ def temp_berendsen(session, group, words):
     target, time, rest = _targets(session, words, "temp/berendsen", 0)
     if rest:
         raise ScriptError(f"fix temp/berendsen: unexpected {rest[0]!r}")
-    return fixes.BerendsenThermostat(session.timestep_ps, target, time, group)
+    return fixes.BerendsenThermostat(target, time, group)
 
 
 def press_berendsen(session, group, words):
@@ -212,7 +211,7 @@ def press_berendsen(session, group, words):
             together = _COUPLED["xyz"] if name == "iso" else together
     if not targets or any(k not in targets for pair in together for k in pair):
         raise ScriptError("fix press/berendsen: pressures of the coupled directions are missing")
-    return BerendsenBarostat(session.timestep_ps, Coupling(targets, times, together), modulus)
+    return BerendsenBarostat(Coupling(targets, times, together), modulus)
 
 
 def momentum(session, group, words):
@@ -231,25 +230,30 @@ def momentum(session, group, words):
     return fixes.Momentum(every, linear, angular, rescale, group)
 
 
+def _part_of_box(session, axis, fraction):
+    """Å, coordinate of a point at this part of the box's length."""
+    low, high = session.bounds()
+    return low[axis] + fraction * (high[axis] - low[axis])
+
+
 def recenter(session, group, words):
     """Factory of fix recenter."""
     if len(words) < 3:
         raise ScriptError("fix recenter takes X Y Z")
     options = dict(keywords(words[3:], {"shift": "GROUP", "units": "box|lattice|fraction"}, "recenter"))
     units = options.get("units", ["lattice"])[0]
-    low, high = session.bounds()
     target = []
     for axis, word in enumerate(words[:3]):
         if word in ("NULL", "INIT"):
             target.append(None if word == "NULL" else math.nan)
             continue
         value = _number(word, "fix recenter")
-        if units == "fraction":
-            value = low[axis] + value * (high[axis] - low[axis])
+        if units == "fraction":  # of the box, which may change
+            value = partial(_part_of_box, session, axis, value)
         elif units == "lattice":
             value *= session.lattice_spacing()[axis]
         target.append(value)
-    shifted = session.group_or_all(options["shift"][0]) if "shift" in options else None
+    shifted = session.group_or_all(options["shift"][0]) if "shift" in options else group
     return fixes.Recenter(target, group, shifted)
 
 
@@ -317,7 +321,7 @@ def deform(session, group, words):
     """Factory of fix deform."""
     if not words:
         raise ScriptError("fix deform takes N and what to change")
-    every, rest, rules, carry = _whole(words[0], "fix deform: N", 1), words[1:], {}, True
+    every, rest, rules, lows, carry = _whole(words[0], "fix deform: N", 1), words[1:], {}, {}, True
     per_ps = session.units.time
     while rest:
         name, rest = rest[0], rest[1:]
@@ -343,11 +347,19 @@ def deform(session, group, words):
         values = [_number(w, f"fix deform {name} {kind}") for w in rest[: count[kind]]]
         rest = rest[count[kind] :]
         rules[k] = _deform_rule(kind, values, k, per_ps)
+        lows.pop(k, None)
+        if k < 3 and kind in ("final", "delta"):
+            lows[k] = partial(_deform_low, kind, values[0])
     if not rules:
         raise ScriptError("fix deform: nothing to change is given")
     if any(k > 2 for k in rules) and not session.triclinic:
         raise ScriptError("fix deform: tilts can only change in a triclinic box; use 'change_box all triclinic' first")
-    return fixes.Deform(session.timestep_ps, every, rules, carry)
+    return fixes.Deform(every, rules, carry, lows)
+
+
+def _deform_low(kind, value, f, first):
+    """Å, coordinate of the lower face where both faces are told what to do."""
+    return first + f * (value - first if kind == "final" else value)
 
 
 def _deform_rule(kind, values, k, per_ps):
@@ -638,7 +650,7 @@ FIXES = {
     "nvt": ("temp Tstart Tstop Tdamp [tchain N] [tloop N] [drag D]", "Nose-Hoover chain", nose_hoover("nvt")),
     "npt": (_NOSE_HOOVER_HELP, "Nose-Hoover chain and Martyna-Tobias-Klein barostat", nose_hoover("npt")),
     "nph": (_NOSE_HOOVER_HELP, "Martyna-Tobias-Klein barostat, no thermostat", nose_hoover("nph")),
-    "langevin": ("Tstart Tstop Tdamp SEED [zero yes|no]", "friction and noise; with fix nve", langevin),
+    "langevin": ("Tstart Tstop Tdamp SEED [zero yes|no] [tally yes|no]", "friction and noise; with fix nve", langevin),
     "temp/csvr": ("Tstart Tstop Tdamp SEED", "stochastic velocity rescaling; with fix nve or nph", csvr),
     "temp/berendsen": ("Tstart Tstop Tdamp", "weak coupling to a temperature; with fix nve", temp_berendsen),
     "press/berendsen": (

@@ -66,7 +66,7 @@ def minimize(session, words):
     table = ThermoTable(session, -1)
     simulation.hooks = [*session.dumps.values(), table]
     simulation.ensemble.span(system.step, session.last_step)
-    simulation.compute_forces()
+    simulation.compute_forces(minimizing=True)
     for fix in session.fixes.values():
         if isinstance(fix, Fix) and not fix.integrates:
             fix.start(system)

@@ -316,8 +316,6 @@ class Session:
         """A number of a compute or fix: its scalar, or an element of its vector or array."""
         kind = ("scalar", "vector", "array")[min(len(indices), 2)]
         value = _current(source, kind)
-        if value is None and kind == "scalar" and isinstance(source, Fix):
-            value = source.reservoir_energy
         if value is None:
             raise ScriptError(f"{name} has no {kind} (or not yet)")
         if kind != "scalar":
@@ -549,7 +547,7 @@ class Session:
         )  # fmt: skip
         self.schedule.low = self.low
         parts = {f"{name}/{self.fix_styles[name]}": f for name, f in self.fixes.items() if isinstance(f, Fix)}
-        ensemble = Together(self.timestep_ps, parts)
+        system.timestep, ensemble = self.timestep_ps, Together(parts)
         self.simulation = Simulation(system, first.operators, self.schedule, ensemble, [], {})
         if not (self.pair.frame_compute or self.pair.atomic_compute):
             self.simulation.parameters = self.model_parameters()

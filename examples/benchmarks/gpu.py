@@ -93,6 +93,7 @@ def replicated(potential, name, n_wanted, processes):
         masses=np.tile(small.masses, len(mine)),
         positions=(small.positions[None] + (copies[mine] @ small.cell)[:, None]).reshape(-1, 3),
         velocities=np.zeros((n, 3)),
+        timestep=TIMESTEP[name],
         cell=cell,
         periodic=small.periodic,
         type_names=small.type_names,
@@ -174,13 +175,13 @@ def summary(potential, precision, system, options):
     }  # fmt: skip
 
 
-def make_ensemble(kind, timestep):
+def make_ensemble(kind):
     """NVE, or Nose-Hoover chains and, at constant pressure, the cell's three lengths."""
     if kind == "nve":
-        return VelocityVerlet(timestep)
+        return VelocityVerlet()
     if kind == "nvt":
-        return NoseHooverChain(timestep, Ramp(KELVIN), 0.1)
-    return NoseHooverBarostat(timestep, Coupling.of_kind("aniso", Ramp(1.0), 1.0), Ramp(KELVIN), 0.1)
+        return NoseHooverChain(Ramp(KELVIN), 0.1)
+    return NoseHooverBarostat(Coupling.of_kind("aniso", Ramp(1.0), 1.0), Ramp(KELVIN), 0.1)
 
 
 def run(device, potential, name, precision, n_wanted, options, rates, processes, exchange=None):
@@ -193,7 +194,7 @@ def run(device, potential, name, precision, n_wanted, options, rates, processes,
     n = start.n_atoms
     system = DeviceSystem(start, device)
     del start
-    ensemble = make_ensemble(options.ensemble, TIMESTEP[name])
+    ensemble = make_ensemble(options.ensemble)
     domain = DeviceDomain(
         potential.model.cutoff, options.skin, potential.model.n_types, device, processes, exchange,
         with_virial=ensemble.needs_virial,
@@ -290,7 +291,7 @@ def drift(device, potential, name, precision, steps, skin):
     system = DeviceSystem(start, device)
     operators = CudaOperators(potential.model, precision, device, few=n <= FEW_ATOMS)
     domain = DeviceDomain(potential.model.cutoff, skin, potential.model.n_types, device)
-    simulation = Simulation(system, operators, domain, VelocityVerlet(TIMESTEP[name]))
+    simulation = Simulation(system, operators, domain, VelocityVerlet())
     simulation.run(2000)
     every, energies = max(steps // 500, 1), []
     begin = time.perf_counter()

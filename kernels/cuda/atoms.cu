@@ -342,6 +342,23 @@ extern "C" __global__ void ornstein_uhlenbeck(
   motions[i].z = decay * motions[i].z + width * noise[2];
 }
 
+// F += sqrt(strength m) noise - friction m v; these forces (n, 3), eV/A, into added.
+extern "C" __global__ void add_langevin_forces(
+    int n, const Motion* motions, const int64* ids, int64* forces, double* added, int64 seed, int64 step, int stream,
+    double friction, double strength) {
+  const int i = THREAD;
+  if (i >= n) return;
+  const double mass = 1 / motions[i].inverse_mass, width = sqrt(strength * mass);
+  const double v[3] = {motions[i].x, motions[i].y, motions[i].z};
+  double noise[3];
+  standard_normals(ids[i], seed, step, stream, noise);
+  for (int k = 0; k < 3; k++) {
+    const double f = width * noise[k] - friction * mass * v[k];
+    forces[4 * (size_t)i + k] += to_fixed(f);
+    added[3 * (size_t)i + k] = f;
+  }
+}
+
 // ---------------------------------------------------------------- sums
 // One partial sum per warp over every n_warps-th run of 32 atoms, always in the same order; the host
 // adds up the partial sums.
@@ -363,23 +380,14 @@ extern "C" __global__ void sum_kinetic(int n, int n_warps, const Motion* motions
   }
 }
 
-// F += sqrt(strength m) noise - friction m v, and the power of these forces, sum of F v (eV/ps), into partial.
-extern "C" __global__ void add_langevin_forces(
-    int n, int n_warps, const Motion* motions, const int64* ids, int64* forces, int64 seed, int64 step, int stream,
-    double friction, double strength, double* partial) {
+// Sum of F v (eV/ps) for forces (n, 3), eV/A, into partial.
+extern "C" __global__ void sum_power(int n, int n_warps, const Motion* motions, const double* forces, double* partial) {
   const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (warp >= n_warps) return;
   double power = 0;
   for (int i = warp * 32 + lane; i < n; i += 32 * n_warps) {
-    const Motion v = motions[i];
-    const double mass = 1 / v.inverse_mass, width = sqrt(strength * mass);
-    double noise[3];
-    standard_normals(ids[i], seed, step, stream, noise);
-    const double x = width * noise[0] - friction * mass * v.x, y = width * noise[1] - friction * mass * v.y;
-    const double z = width * noise[2] - friction * mass * v.z;
-    forces[4 * (size_t)i] += to_fixed(x), forces[4 * (size_t)i + 1] += to_fixed(y);
-    forces[4 * (size_t)i + 2] += to_fixed(z);
-    power += x * v.x + y * v.y + z * v.z;
+    const double* f = forces + 3 * (size_t)i;
+    power += f[0] * motions[i].x + f[1] * motions[i].y + f[2] * motions[i].z;
   }
   power = warp_sum(power);
   if (lane == 0) partial[warp] = power;

@@ -117,7 +117,7 @@ def simulation(steps, device=None, tilt=0.0, structure=liquid, create=ensembles.
     """
     values = SimpleNamespace(**(BASE | settings))
     system = structure(values.temperature_K[0], tilt)
-    ensemble = create(values, TIMESTEP, steps, 11)
+    system.timestep, ensemble = TIMESTEP, create(values, steps, 11)
     if device is None:
         return Simulation(system, Argon(), SerialDomain(CUTOFF, SKIN, 1), ensemble)
     domain = DeviceDomain(CUTOFF, SKIN, 1, device)

@@ -68,11 +68,11 @@ class Record(Hook):
         self.conserved.append(values["conserved_eV"])
 
 
-def run(ensemble, steps, every=10, seed=4, kelvin=KELVIN):
+def run(ensemble, steps, every=10, seed=4, kelvin=KELVIN, timestep=TIMESTEP):
     system = System(
         ids=np.arange(1, N + 1), types=np.zeros(N, np.int32), masses=np.linspace(1.0, 60.0, N),
         positions=np.zeros((N, 3)), velocities=np.zeros((N, 3)), cell=np.eye(3), periodic=np.zeros(3, bool),
-        type_names=("X",),
+        type_names=("X",), timestep=timestep,
     )  # fmt: skip
     draw_velocities(system, 2 * kelvin, seed)
     record = Record(every)
@@ -82,9 +82,9 @@ def run(ensemble, steps, every=10, seed=4, kelvin=KELVIN):
 
 
 THERMOSTATS = {
-    "nose-hoover": lambda: NoseHooverChain(TIMESTEP, Ramp(KELVIN), 0.05),
-    "langevin": lambda: Langevin(TIMESTEP, Ramp(KELVIN), 0.1, seed=9),
-    "csvr": lambda: StochasticVelocityRescaling(TIMESTEP, Ramp(KELVIN), 0.05, seed=9),
+    "nose-hoover": lambda: NoseHooverChain(Ramp(KELVIN), 0.05),
+    "langevin": lambda: Langevin(Ramp(KELVIN), 0.1, seed=9),
+    "csvr": lambda: StochasticVelocityRescaling(Ramp(KELVIN), 0.05, seed=9),
 }
 
 
@@ -110,7 +110,7 @@ def test_conserved_energy_is_conserved(name):
 
 def test_halving_the_step_quarters_the_energy_fluctuation():
     spread = [
-        run(VelocityVerlet(step), round(2 / step), every=round(0.02 / step))[1]["conserved"].std()
+        run(VelocityVerlet(), round(2 / step), every=round(0.02 / step), timestep=step)[1]["conserved"].std()
         for step in (0.002, 0.001, 0.0005)
     ]
     assert spread[0] / spread[1] == pytest.approx(4, rel=0.1)
@@ -118,7 +118,7 @@ def test_halving_the_step_quarters_the_energy_fluctuation():
 
 
 def test_velocity_verlet_is_reversible():
-    simulation, _ = run(VelocityVerlet(TIMESTEP), 500)
+    simulation, _ = run(VelocityVerlet(), 500)
     system = simulation.system
     system.velocities *= -1
     simulation.run(500, restarted=True)
@@ -128,7 +128,7 @@ def test_velocity_verlet_is_reversible():
 def test_ramp():
     ramp = Ramp(100.0, 300.0, 1000)
     assert [ramp(0), ramp(500), ramp(1000), ramp(2000)] == [100, 200, 300, 300]
-    ensemble = NoseHooverChain(TIMESTEP, Ramp(100.0, 600.0, 20000), 0.05)
+    ensemble = NoseHooverChain(Ramp(100.0, 600.0, 20000), 0.05)
     _, values = run(ensemble, 20000, every=20)
     k = 3 * (N - 1) * BOLTZMANN / 2
     assert values["kinetic"][180:220].mean() / k == pytest.approx(200, rel=0.15)
@@ -136,9 +136,9 @@ def test_ramp():
 
 
 def test_chain_of_one_and_state():
-    ensemble = NoseHooverChain(TIMESTEP, Ramp(KELVIN), 0.05, chain_length=1)
+    ensemble = NoseHooverChain(Ramp(KELVIN), 0.05, chain_length=1)
     run(ensemble, 200)
-    other = NoseHooverChain(TIMESTEP, Ramp(KELVIN), 0.05, chain_length=1)
+    other = NoseHooverChain(Ramp(KELVIN), 0.05, chain_length=1)
     other.restore(ensemble.state())
     assert other.reservoir_energy == ensemble.reservoir_energy != 0
     assert np.array_equal(other.chain.velocity, ensemble.chain.velocity)
@@ -154,18 +154,18 @@ def barostat_settings(thermostat, **changes):
 
 @pytest.mark.parametrize(("thermostat", "fixed"), [("csvr", 3), ("nose-hoover", 3), ("langevin", 0)])
 def test_degrees_of_freedom_at_constant_pressure(thermostat, fixed):
-    ensemble = create(barostat_settings(thermostat), TIMESTEP, 1000, 1)
+    ensemble = create(barostat_settings(thermostat), 1000, 1)
     assert ensemble.degrees_of_freedom(SimpleNamespace(n_atoms=N)) == 3 * N - fixed
 
 
 @pytest.mark.parametrize("thermostat", ["csvr", "nose-hoover"])
 def test_cell_has_the_temperature_of_the_ramp(thermostat):
     """Its chain follows the ramp; its mass stays that of the start, in a continued run too."""
-    simulation, _ = run(VelocityVerlet(TIMESTEP), 1)
+    simulation, _ = run(VelocityVerlet(), 1)
     system = simulation.system
     system.periodic, system.cell, system.step = np.ones(3, bool), np.eye(3) * 50, 0
     steps = 1000
-    whole, continued = (create(barostat_settings(thermostat), TIMESTEP, steps, 1) for _ in range(2))
+    whole, continued = (create(barostat_settings(thermostat), steps, 1) for _ in range(2))
     whole.start(system)
     continued.restore(whole.state())
     system.step = steps

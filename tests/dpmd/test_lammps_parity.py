@@ -85,8 +85,9 @@ def test_nve(name, find_model, shared_file):
         cell=cell,
         periodic=np.array([b == "p" for b in boundary]),
         type_names=tuple(potential.type_map),
+        timestep=timestep,
     )
-    simulation = Simulation(system, potential.operators, potential.domain(), VelocityVerlet(timestep))
+    simulation = Simulation(system, potential.operators, potential.domain(), VelocityVerlet())
     simulation.run(0)
     order = np.argsort(system.ids)
     assert system.energy == pytest.approx(log["PotEng"][0], rel=1e-9)

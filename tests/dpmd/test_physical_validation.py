@@ -22,9 +22,9 @@ def device(request):
 def with_fix(kind):
     """Velocity Verlet and a thermostat beside it, as fixes of LAMMPS scripts are."""
 
-    def create(values, timestep, steps, seed):
-        thermostat = kind(timestep, ensembles.Ramp(*values.temperature_K), values.relaxation_time_ps, seed)
-        return fixes.Together(timestep, {"1": ensembles.VelocityVerlet(timestep), "2": thermostat})
+    def create(values, steps, seed):
+        thermostat = kind(ensembles.Ramp(*values.temperature_K), values.relaxation_time_ps, seed)
+        return fixes.Together({"1": ensembles.VelocityVerlet(), "2": thermostat})
 
     return create
 

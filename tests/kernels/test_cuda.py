@@ -153,11 +153,11 @@ def test_emulated_low_rank(emulated):
 # --------------------------------------------------------------------- simulations
 
 ENSEMBLES = {
-    "nve": lambda: VelocityVerlet(5e-4),
-    "nose-hoover": lambda: NoseHooverChain(5e-4, Ramp(300.0), 0.05),
-    "langevin": lambda: Langevin(5e-4, Ramp(300.0), 0.1, seed=7),
-    "csvr": lambda: StochasticVelocityRescaling(5e-4, Ramp(300.0), 0.05, seed=7),
-    "mtk": lambda: NoseHooverBarostat(5e-4, Coupling.of_kind("tri", Ramp(1.0), 0.2), Ramp(300.0), 0.05),
+    "nve": lambda: VelocityVerlet(),
+    "nose-hoover": lambda: NoseHooverChain(Ramp(300.0), 0.05),
+    "langevin": lambda: Langevin(Ramp(300.0), 0.1, seed=7),
+    "csvr": lambda: StochasticVelocityRescaling(Ramp(300.0), 0.05, seed=7),
+    "mtk": lambda: NoseHooverBarostat(Coupling.of_kind("tri", Ramp(1.0), 0.2), Ramp(300.0), 0.05),
 }
 
 
@@ -169,7 +169,7 @@ def start(case, type_names):
         ids=np.arange(1, n + 1), types=types, masses=np.where(types == 0, 16.0, 2.0),
         positions=arrays["coord"].astype(float), velocities=np.zeros((n, 3)),
         cell=arrays["box"].astype(float) if periodic else np.eye(3), periodic=np.full(3, periodic),
-        type_names=type_names,
+        type_names=type_names, timestep=5e-4,
     )  # fmt: skip
     draw_velocities(system, 600.0, seed=3)
     return system
@@ -266,7 +266,7 @@ def test_gpu_runs_are_bitwise_the_same(find_cases, gpu):
     for _ in range(2):
         system = DeviceSystem(start(case, model.type_map), gpu)
         domain = DeviceDomain(model.cutoff, 0.3, model.n_types, gpu)
-        Simulation(system, CudaOperators(model, "mixed", gpu), domain, VelocityVerlet(5e-4)).run(200)
+        Simulation(system, CudaOperators(model, "mixed", gpu), domain, VelocityVerlet()).run(200)
         ends.append(system.positions[np.argsort(system.ids)])
     assert np.array_equal(*ends)
 

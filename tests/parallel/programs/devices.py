@@ -31,12 +31,12 @@ from dpmd.simulation import Simulation
 ase.parallel.world.comm = ase.parallel.DummyMPI()
 LIMIT, SKIN = 1e-10, 0.4
 ENSEMBLES = (
-    lambda: VelocityVerlet(5e-4),
-    lambda: NoseHooverChain(5e-4, Ramp(300.0), 0.05),
-    lambda: Langevin(5e-4, Ramp(300.0), 0.1, seed=7),
-    lambda: StochasticVelocityRescaling(5e-4, Ramp(300.0), 0.05, seed=7),
+    lambda: VelocityVerlet(),
+    lambda: NoseHooverChain(Ramp(300.0), 0.05),
+    lambda: Langevin(Ramp(300.0), 0.1, seed=7),
+    lambda: StochasticVelocityRescaling(Ramp(300.0), 0.05, seed=7),
     # fast and far from its pressure, so that the cell changes much in a few steps
-    lambda: NoseHooverBarostat(5e-4, Coupling.of_kind("tri", Ramp(20000.0), 0.03), Ramp(300.0), 0.05),
+    lambda: NoseHooverBarostat(Coupling.of_kind("tri", Ramp(20000.0), 0.03), Ramp(300.0), 0.05),
 )
 
 
@@ -148,6 +148,7 @@ def main(folder, water_model, copper_model, water, kind="emulated"):
     for number, ensemble in enumerate(ENSEMBLES[max(world.size - 2, 0) :: 3]):
         start = potentials[0].system(atoms)
         draw_velocities(start, 900.0, seed=3)
+        start.timestep = 5e-4
         exchange = exchanges[(number + 1) % len(exchanges)]
         system, boxes = DeviceSystem(on_root(processes, start, False), device), domain(model, processes, exchange)
         simulation = Simulation(system, operators[1][0], boxes, ensemble())
