@@ -350,7 +350,7 @@ _fault("fix momentum", FIXES, "the group's drift is taken from all",
        "system.velocities[chosen] -= np.where(directions, drift, 0.0)",
        "system.velocities[:] -= np.where(directions, drift, 0.0)")
 _fault("fix recenter", FIXES, "C: shifts the wrong way",
-       "0.0 if t is None else t - c for", "0.0 if t is None else c - t for")
+       "shift = np.array(wanted) - centre", "shift = centre - np.array(wanted)")
 _fault("fix recenter", FIXES, "shift ignores its group",
        "slice(None) if self.shifted is None else self.shifted.mask(system)", "slice(None)")
 _fault("fix recenter", FIXES, "atoms that crossed a face count where they are",
