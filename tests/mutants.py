@@ -223,12 +223,13 @@ COMPUTES, ANALYSIS, SESSION, DUMPS = (
 )  # fmt: skip
 OBSERVERS = "dpmd/trajectory_analysis.py"
 
-TABLE = ("tests/dpmd/test_fixes_table.py",)
+TABLE = ("tests/dpmd/test_fixes.py", "tests/dpmd/lammps/test_fixes.py")
 IN_COMPUTES = ("tests/dpmd/lammps/test_computes.py",)
 IN_OUTPUTS = ("tests/dpmd/lammps/test_output_fixes.py",)
 IN_OBSERVERS = ("tests/dpmd/test_observers.py",)
 IN_MINIMIZE = ("tests/dpmd/lammps/test_minimize.py",)
-IN_COMMANDS = "tests/dpmd/lammps/test_commands.py"
+IN_PIECES = ("tests/dpmd/test_pieces.py",)
+IN_UNITS = ("tests/dpmd/lammps/test_unit_styles.py",)
 
 MUTANTS = []
 
@@ -262,10 +263,11 @@ _fault("fix nvt", ENSEMBLES, "the kinetic energy ignores the group",
        "float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))",
        "float(np.trace(system.twice_kinetic_tensor()))")
 _fault(_CHAIN, ENSEMBLES, "a restart forgets the chain's energy",
-       'self.energy = float(state[f"{prefix}_energy"])', "self.energy = 0.0")
+       'self.energy = float(state[f"{prefix}_energy"])', "self.energy = 0.0",
+       ("tests/dpmd/test_ensembles.py::test_chain_of_one_and_state",))
 _DAMPED = "fix nvt, fix npt, fix nph, fix langevin, fix temp/csvr, fix temp/berendsen, fix press/berendsen"
 _fault(_DAMPED, SCRIPT_FIXES, "damping times are not converted to ps",
-       "return value / session.units.time", "return value", (f"{IN_COMMANDS}::test_real_units_give_the_same_motion",))
+       "return value / session.units.time", "return value", IN_UNITS)
 
 # barostats
 
@@ -288,7 +290,7 @@ _fault(_MTK, BAROSTATS, "a restart forgets the strain rate",
        'self.rate, self.fixed_point = np.array(state["rate"])', "self.rate, self.fixed_point = np.zeros(6)")
 _fault("fix npt, fix nph, coupling tri", SYSTEM, "K: image counts of a flip",
        "self.images[:, axis] -= np.int32(times) * self.images[:, row]",
-       "self.images[:, axis] += np.int32(times) * self.images[:, row]")
+       "self.images[:, axis] += np.int32(times) * self.images[:, row]", IN_PIECES)
 _fault("coupling iso, fix npt", BAROSTATS, "the mean of coupled pressures is a sum",
        "mean = sum(pressures[k] for k in group) / len(group)", "mean = sum(pressures[k] for k in group)")
 _fault("coupling iso", BAROSTATS, "iso couples nothing", '((0, 1, 2),) if kind == "iso" else ()', "()")
@@ -308,7 +310,8 @@ _fault(_BERENDSEN, BAROSTATS, "the cell goes the wrong way",
 _fault(_BERENDSEN, BAROSTATS, "the cell does not grow about the fixed point",
        "(system.origin - self.fixed_point) * growth + self.fixed_point", "system.origin")
 _fault(_BERENDSEN, BAROSTATS, "a restart forgets the fixed point",
-       'self.fixed_point = np.array(state["fixed_point"])', "pass")
+       'self.fixed_point = np.array(state["fixed_point"])', "pass", (),
+       "the cell has grown about its middle, which is where a new start would put the point")
 
 # thermostats beside an integrator
 
@@ -318,6 +321,8 @@ _fault(_LANGEVIN, FIXES, "M: langevin ignores its group",
 _fault(_LANGEVIN, SYSTEM, "friction speeds atoms up", "forces = noise - mass *", "forces = noise + mass *")
 _fault(_LANGEVIN, FIXES, "half the noise's strength", "strength = 2 *", "strength = 1 *")
 _fault(_LANGEVIN, SYSTEM, "zero yes does nothing", "if centred:", "if False:")
+_fault("fix langevin, thermostat langevin, type npt", FIXES, "sign of the reservoir's energy",
+       "self.reservoir_energy -= before + self._half", "self.reservoir_energy += before + self._half")
 _fault("thermostat langevin, type nvt", ENSEMBLES, "sign of the reservoir's energy",
        "self.reservoir_energy -= system.add_noise(", "self.reservoir_energy += system.add_noise(")
 _fault("thermostat langevin, type nvt", INTEGRATE, "width of the noise",
@@ -327,7 +332,7 @@ _fault("thermostat csvr", ENSEMBLES, "sign of the reservoir's energy",
 _fault("fix temp/csvr", FIXES, "sign of the reservoir's energy",
        "self.reservoir_energy += kinetic * (1 - factor**2)", "self.reservoir_energy -= kinetic * (1 - factor**2)")
 _fault("fix temp/csvr, thermostat csvr", ENSEMBLES, "one degree of freedom too few",
-       "(1 - c) * ratio * (r * r + s)", "(1 - c) * ratio * s")
+       "(1 - c) * ratio * (r * r + s)", "(1 - c) * ratio * s", IN_PIECES)
 _fault("fix temp/csvr, fix temp/berendsen", FIXES, "scaling ignores the group",
        "system.velocities[self.group.mask(system)] *= factor", "system.velocities *= factor")
 _fault("fix temp/csvr, fix temp/berendsen", FIXES, "the kinetic energy ignores the group",
@@ -360,9 +365,13 @@ _fault("fix setforce", FIXES, "E: f_ID[i] is 0", "before it was replaced\n      
        "before it was replaced\n        self.vector = 0 * system.sum(")
 _fault("fix setforce", FIXES, "ignores its group",
        "system.forces[chosen, axis] = value", "system.forces[:, axis] = value")
+_fault("fix setforce, fix addforce", SCRIPT_FIXES, "forces are not converted to eV/Å",
+       'session.number(w, f"fix {style}") / session.units.energy', 'session.number(w, f"fix {style}")', IN_UNITS)
 _fault("fix addforce", FIXES, "B: sign of its energy", "self.scalar = -float(", "self.scalar = float(")
 _fault("fix addforce", FIXES, "ignores its group",
        "system.forces[chosen] += self.values", "system.forces[:] += self.values")
+_fault("fix spring/self", SCRIPT_FIXES, "the stiffness is not converted to eV/Å^2",
+       '"fix spring/self: K", 0.0) / session.units.energy', '"fix spring/self: K", 0.0)', IN_UNITS)
 _fault("fix spring/self", FIXES, "F: twice the energy",
        "self.scalar = 0.5 * self.stiffness", "self.scalar = 1.0 * self.stiffness")
 _fault("fix spring/self", FIXES, "pushes away",
@@ -379,7 +388,7 @@ _fault("fix wall/reflect", FIXES, "ignores its group",
 _fault("fix deform", FIXES, "grows from its far face",
        "first_origin[k] - (cell[k, k]", "first_origin[k] + (cell[k, k]")
 _fault("fix deform", FIXES, "remap x and none are swapped", "if self.carry:", "if not self.carry:")
-_fault("fix deform", SCRIPT_FIXES, "rates are not converted to 1/ps", "rate = values[0] * per_ps", "rate = values[0]")
+_fault("fix deform", SCRIPT_FIXES, "rates are not converted to 1/ps", "rate = values[0] * per_ps", "rate = values[0]", IN_UNITS)
 _fault("fix deform", SCRIPT_FIXES, "trate grows linearly", "first * math.exp(t * rate)", "first * (1 + t * rate)")
 _fault("fix box/relax", MINIMIZE, "sign of the pressure",
        "- mean * volume * inverse", "+ mean * volume * inverse", IN_MINIMIZE)
@@ -422,7 +431,7 @@ _fault("compute ke", COMPUTES, "twice the energy",
 _fault("compute pe", COMPUTES, "always in eV",
        "return self.session.energy() * self.session.units.energy", "return self.session.energy()", IN_COMPUTES)
 _fault("compute pe", SESSION, "without the energies of fixes", "return self.system.energy + sum(f.potential_energy()",
-       "return self.system.energy + 0 * sum(f.potential_energy()")
+       "return self.system.energy + 0 * sum(f.potential_energy()", IN_UNITS)
 _fault("compute pressure", COMPUTES, "trace / 2",
        "return float(np.trace(self.tensor())) / 3", "return float(np.trace(self.tensor())) / 2", IN_COMPUTES)
 _fault("compute pressure", COMPUTES, "sign of the virial",
