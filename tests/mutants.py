@@ -87,13 +87,13 @@ def problems(root=ROOT):
         if text.count(mutant.old) != 1 or mutant.old == mutant.new:
             found.append(f"{mutant}: {mutant.old!r} occurs {text.count(mutant.old)} times in {mutant.path}, not once")
         found += [f"{mutant}: {name!r} is not registered" for name in mutant.of if name not in known]
-        for test in mutant.tests:
-            file, _, function = test.partition("::")
-            there = (root / file).is_file() and f"def {function.partition('[')[0]}" in (root / file).read_text("utf-8")
-            if not there:
-                found.append(f"{mutant}: there is no test {test}")
         if not mutant.tests and not mutant.equivalent:
             found.append(f"{mutant}: has no test")
+    for test in sorted({test for mutant in MUTANTS for test in mutant.tests}):
+        file, _, function = test.partition("::")
+        path, name = root / file, function.partition("[")[0]
+        if not path.is_file() or f"def {name}" not in path.read_text(encoding="utf-8"):
+            found.append(f"there is no test {test}")
     return found
 
 
@@ -388,7 +388,8 @@ _fault("fix wall/reflect", FIXES, "ignores its group",
 _fault("fix deform", FIXES, "grows from its far face",
        "first_origin[k] - (cell[k, k]", "first_origin[k] + (cell[k, k]")
 _fault("fix deform", FIXES, "remap x and none are swapped", "if self.carry:", "if not self.carry:")
-_fault("fix deform", SCRIPT_FIXES, "rates are not converted to 1/ps", "rate = values[0] * per_ps", "rate = values[0]", IN_UNITS)
+_fault("fix deform", SCRIPT_FIXES, "rates are not converted to 1/ps",
+       "rate = values[0] * per_ps", "rate = values[0]", IN_UNITS)
 _fault("fix deform", SCRIPT_FIXES, "trate grows linearly", "first * math.exp(t * rate)", "first * (1 + t * rate)")
 _fault("fix box/relax", MINIMIZE, "sign of the pressure",
        "- mean * volume * inverse", "+ mean * volume * inverse", IN_MINIMIZE)
