@@ -111,8 +111,8 @@ class NoseHooverBarostat(NoseHooverChain):
     target : T (K) of the step, or None for NPH; cell_target : T of the cell's chain where another
     thermostat holds the atoms, None: target, or for NPH the temperature at the start;
     coupling : :class:`Coupling`; chain lengths; drag : damping of both chains; martyna : include
-    the 1/N terms; reference_every : steps after
-    which a stress (not hydrostatic) refers to the present cell, 0 for never.
+    the 1/N terms; reference_every : steps after which, and after a run's beginning, a stress that is not
+    hydrostatic refers to the present cell, 0 for never.
     """
 
     changes_cell = True
@@ -129,6 +129,9 @@ class NoseHooverBarostat(NoseHooverChain):
         self.name = f"{kind}, Martyna-Tobias-Klein, pressure relaxation time {max(coupling.times.values()):g} ps"
         self.coupling, self.martyna, self.flip = coupling, martyna, flip
         self.pressure_chain = Chain(pressure_chain, drag, pressure_cycles) if pressure_chain else None
+        self.drag = drag / pressure_cycles
+        #: step at which the run began
+        self.first = 0
         self.fixed_point, self.reference_every = fixed_point, reference_every
         self.cell_target = target if cell_target is None else cell_target
         self.components = np.array(sorted(coupling.targets))
@@ -140,6 +143,7 @@ class NoseHooverBarostat(NoseHooverChain):
         self.reference_cell = self.reference_volume = None
 
     def span(self, first, last):
+        self.first = first
         if self.cell_target is not None:
             self.cell_target.span(first, last)
         self.coupling.span(first, last)
@@ -151,7 +155,7 @@ class NoseHooverBarostat(NoseHooverChain):
 
     def start(self, system, restarted=False):
         self.coupling.check(system)
-        if self.reference_cell is None:
+        if self.reference_cell is None or (self.reference_every and not restarted):
             self.reference_cell, self.reference_volume = system.cell.copy(), system.volume
         if self.fixed_point is None:
             self.fixed_point = system.origin + np.diag(system.cell) / 2
@@ -163,49 +167,57 @@ class NoseHooverBarostat(NoseHooverChain):
         kt = system.constants.boltzmann * self.mass_temperature
         self.mass = np.zeros(6)
         self.mass[self.components] = (system.n_atoms + 1) * kt / self.frequency[self.components] ** 2
+        if not restarted:  # ramps may begin anew
+            if self.target is not None:
+                super().start(system)
+            if self.pressure_chain is not None:
+                self.pressure_chain.measure(*self._pressure_chain_targets(system, system.step))
+            self._energy = self._barostat_energy(system, system.step)
 
     # ------------------------------------------------------------------ pieces of a half step
 
-    def _kt(self, system):
-        at = self.mass_temperature if self.cell_target is None else self.cell_target(system.step + 1)
-        return system.constants.boltzmann * at
+    def _pressure_chain_targets(self, system, step):
+        """Twice the kinetic energy of the cell in equilibrium, masses (eV ps^2) and k T of its chain at a step."""
+        boltzmann = system.constants.boltzmann
+        kt = boltzmann * (self.mass_temperature if self.cell_target is None else self.cell_target(step))
+        # as LAMMPS: the masses are those of the start
+        mass = np.full(len(self.pressure_chain.eta), boltzmann * self.mass_temperature / self.fastest**2)
+        return kt if self.coupling.isotropic else len(self.components) * kt, mass, kt
 
-    def _chain_half_step(self, system):
-        """The chain on the cell."""
+    def _chain_half_step(self, system, step):
+        """The chain on the cell, at the temperature of a step."""
         if self.pressure_chain is None:
             return
-        kt, chain = self._kt(system), self.pressure_chain
-        # as LAMMPS: the masses are those of the start
-        mass = np.full(len(chain.eta), system.constants.boltzmann * self.mass_temperature / self.fastest**2)
-        target = kt if self.coupling.isotropic else len(self.components) * kt
-        self.rate *= chain.half_step(
+        target, mass, kt = self._pressure_chain_targets(system, step)
+        self.rate *= self.pressure_chain.half_step(
             float(self.mass @ self.rate**2), target, mass, kt, system.timestep, self.fastest
         )  # fmt: skip
 
-    def _target_pressure(self, system):
-        """Mean target, and the forces (6,) of a stress that is not hydrostatic, bar Å^3."""
-        wanted = {k: ramp(system.step + 1) for k, ramp in self.coupling.targets.items()}
+    def _target_pressure(self, step):
+        """Mean target at a step, bar, and what exceeds it in the reference cell (3, 3), bar Å, or None."""
+        wanted = {k: ramp(step) for k, ramp in self.coupling.targets.items()}
         mean = sum(wanted[k] for k in self.diagonal.tolist()) / max(len(self.diagonal), 1)
         if self.coupling.hydrostatic:
-            return mean, _NO_STRESS
+            return mean, None
         targets = np.zeros(6)
         targets[list(wanted)] = list(wanted.values())
         excess = np.zeros((3, 3))
         excess[ROW, COLUMN] = excess[COLUMN, ROW] = targets
-        excess[self.diagonal, self.diagonal] -= mean
-        inverse, h = np.linalg.inv(self.reference_cell.T), system.cell.T
-        sigma = self.reference_volume * inverse @ excess @ inverse.T
-        return mean, (h @ sigma @ h.T)[ROW, COLUMN]
+        excess -= mean * np.eye(3)  # as LAMMPS, whose target is 0 in directions that are not coupled
+        inverse = np.linalg.inv(self.reference_cell.T)
+        return mean, self.reference_volume * inverse @ excess @ inverse.T
 
     def _rate_half_step(self, system):
         """Half a step of the strain rates under the difference of pressures."""
         half, scale = system.timestep / 2, system.constants.pressure
-        mean, stress = self._target_pressure(system)
+        mean, sigma = self._target_pressure(system.step + 1)
+        h = system.cell.T
+        stress = _NO_STRESS if sigma is None else (h @ sigma @ h.T)[ROW, COLUMN]  # bar Å^3
         tensor, kinetic = system.twice_kinetic_tensor(), 0.0  # a sum over all ranks: once
         current = self.coupling.average(pressure_components(system, tensor))
         if self.martyna and len(self.diagonal):
             kinetic = sum(tensor[k, k] for k in self.diagonal.tolist()) / (len(self.diagonal) * system.n_atoms)
-        drag, volume = 1.0 - system.timestep * self.fastest * self.chain.drag, system.volume
+        drag, volume = 1.0 - system.timestep * self.fastest * self.drag, system.volume
         for k in self.components.tolist():
             force = ((current[k] - (mean if k < 3 else 0.0)) * volume - stress[k]) / scale
             if k < 3:
@@ -271,10 +283,10 @@ class NoseHooverBarostat(NoseHooverChain):
     # ------------------------------------------------------------------ the step
 
     def first_half(self, system):
-        self._chain_half_step(system)
+        self._chain_half_step(system, system.step)
         if self.target is not None:
             self.thermostat_half_step(system, system.step + 1)
-        if self.reference_every and system.step % self.reference_every == 0:
+        if self.reference_every and (system.step + 1 - self.first) % self.reference_every == 0:
             self.reference_cell, self.reference_volume = system.cell.copy(), system.volume
         self._rate_half_step(system)
         self._scale_velocities(system)
@@ -291,24 +303,19 @@ class NoseHooverBarostat(NoseHooverChain):
         self._rate_half_step(system)
         if self.target is not None:
             self.thermostat_half_step(system, system.step + 1)
-        self._chain_half_step(system)
-        self._energy = self._barostat_energy(system)
+        self._chain_half_step(system, system.step + 1)
+        self._energy = self._barostat_energy(system, system.step + 1)
 
     _energy = 0.0
 
-    def _barostat_energy(self, system):
+    def _barostat_energy(self, system, step):
         """eV, of the cell's motion, of the work against the pressure, and of the cell's chain."""
-        mean, _ = self._target_pressure(system)
+        mean, sigma = self._target_pressure(step)
         energy = 0.5 * float(self.mass @ self.rate**2)
         if len(self.diagonal):
             energy += mean * (system.volume - self.reference_volume) / system.constants.pressure
-        if not self.coupling.hydrostatic:
-            h, inverse = system.cell.T, np.linalg.inv(self.reference_cell.T)
-            excess = np.zeros((3, 3))
-            for k, ramp in self.coupling.targets.items():
-                excess[ROW[k], COLUMN[k]] = excess[COLUMN[k], ROW[k]] = ramp(system.step + 1)
-            excess[self.diagonal, self.diagonal] -= mean
-            sigma = self.reference_volume * inverse @ excess @ inverse.T
+        if sigma is not None:
+            h = system.cell.T
             energy += 0.5 * float(np.trace(sigma @ h.T @ h)) / system.constants.pressure
         return energy + (self.pressure_chain.energy if self.pressure_chain else 0.0)
 

@@ -221,6 +221,10 @@ class Chain:
         )  # fmt: skip
         return factor
 
+    def measure(self, target, mass, kt):
+        """Take the energy, eV, of the present motion at other targets than those of the last half step."""
+        self.energy = target * self.eta[0] + 0.5 * float(mass @ self.velocity**2) + kt * float(self.eta[1:].sum())
+
     def state(self, prefix):
         """What a restart needs, as {prefix_name: value}."""
         return {f"{prefix}_eta": self.eta, f"{prefix}_velocity": self.velocity, f"{prefix}_energy": self.energy}
@@ -266,14 +270,22 @@ class NoseHooverChain(VelocityVerlet):
     def not_conserved(self):
         return "the target temperature changes" if self.target.changes else ""
 
-    def thermostat_half_step(self, system, step):
-        """Move the chain and scale the atoms' velocities."""
-        kt = system.constants.boltzmann * self.target(step)
-        freedom = self.degrees_of_freedom(system)
+    def start(self, system, restarted=False):
+        if not restarted:  # a ramp may begin anew
+            self.chain.measure(*self._chain_targets(system, system.step))
+
+    def _chain_targets(self, system, step):
+        """f k T, masses (eV ps^2) and k T of the chain at a step."""
+        kt, freedom = system.constants.boltzmann * self.target(step), self.degrees_of_freedom(system)
         mass = np.full(len(self.chain.eta), kt * self.relaxation_time**2)
         mass[0] *= freedom
+        return freedom * kt, mass, kt
+
+    def thermostat_half_step(self, system, step):
+        """Move the chain and scale the atoms' velocities."""
+        target, mass, kt = self._chain_targets(system, step)
         factor = self.chain.half_step(
-            2 * self.kinetic_energy(system), freedom * kt, mass, kt, system.timestep, 1 / self.relaxation_time
+            2 * self.kinetic_energy(system), target, mass, kt, system.timestep, 1 / self.relaxation_time
         )
         self.scale_velocities(system, factor)
 

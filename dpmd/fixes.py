@@ -99,14 +99,8 @@ class Together(Fix):
 class GroupFix(Fix, abstract=True):
     """A fix on a group of atoms (None: all)."""
 
-    #: whether its energy, ``scalar`` (eV), counts in the total
-    counts = False
-
     def __init__(self, group=None):
         self.group = group
-
-    def potential_energy(self):
-        return self.scalar if self.counts else 0.0
 
     def chosen(self, system):
         """A mask of the present atoms, or a slice of all."""
@@ -133,6 +127,15 @@ class GroupFix(Fix, abstract=True):
         """Degrees of freedom of the group, its total momentum fixed."""
         n = self.n_atoms(system)
         return 3 * n - (3 if n > 1 else 0)
+
+
+class EnergyFix(GroupFix, abstract=True):
+    """Forces with a potential energy, ``scalar`` (eV); counts : whether it is part of the total."""
+
+    counts, scalar = False, 0.0
+
+    def potential_energy(self):
+        return self.scalar if self.counts else 0.0
 
 
 class _Reservoir(GroupFix, abstract=True):
@@ -342,7 +345,7 @@ class SetForce(GroupFix):
                 system.forces[chosen, axis] = value
 
 
-class AddForce(GroupFix):
+class AddForce(EnergyFix):
     """Adds the same force, (3,) eV/Å, to each atom; its potential energy is -F.x."""
 
     name = "constant forces"
@@ -351,7 +354,7 @@ class AddForce(GroupFix):
 
     def __init__(self, values, group=None):
         super().__init__(group)
-        self.values, self.vector, self.scalar = np.array(values, float), np.zeros(3), 0.0
+        self.values, self.vector = np.array(values, float), np.zeros(3)
 
     def after_forces(self, system):
         chosen = self.chosen(system)
@@ -361,7 +364,7 @@ class AddForce(GroupFix):
         system.forces[chosen] += self.values
 
 
-class SpringSelf(GroupFix):
+class SpringSelf(EnergyFix):
     """A spring that ties each atom to where it was: F = -k (x - x0).
 
     stiffness : k, eV/Å^2; directions : (3,) bool.
@@ -374,7 +377,7 @@ class SpringSelf(GroupFix):
     def __init__(self, stiffness, directions=(True, True, True), group=None):
         super().__init__(group)
         self.stiffness, self.directions = stiffness, np.array(directions, bool)
-        self.anchors, self.scalar = None, 0.0
+        self.anchors = None
 
     def remember(self, system):
         """Take the present positions, by id, as anchors."""
@@ -461,7 +464,8 @@ class Deform(Fix):
     value, first length of the edge or, for a tilt, of the edge that is tilted) -> value Å};
     every : steps; carry : whether atoms keep their fractions of the cell, or stay where they are;
     lows : {axis: function(fraction of the run, first coordinate of the lower face) -> coordinate Å}, without
-    which a length changes about its middle.  Runs of one span go on from the same first cell.
+    which a length changes about its middle.  A run that begins where its span does changes the cell that it finds,
+    a later part of a span that of the first run.
     """
 
     name = "cell deformed"
@@ -470,15 +474,15 @@ class Deform(Fix):
 
     def __init__(self, every, rules, carry=True, lows=None):
         self.every, self.rules, self.carry, self.lows = every, rules, carry, lows or {}
-        self.first, self.steps, self.begin = 0, 0, None
+        self.first, self.steps, self.begin, self.initial = 0, 0, None, None
 
     def span(self, first, last):
-        if (first, last - first) != (self.first, self.steps):
-            self.first, self.steps, self.begin = first, last - first, None
+        self.first, self.steps = first, last - first
 
     def start(self, system, restarted=False):
-        if self.begin is None:
-            self.begin = (system.cell.copy(), system.origin.copy())
+        present = (system.cell.copy(), system.origin.copy())
+        self.initial = self.initial or present
+        self.begin = present if system.step == self.first else self.initial
 
     def end_of_step(self, system):
         if system.step % self.every:
@@ -500,7 +504,7 @@ class Deform(Fix):
             system.positions += origin - system.origin
 
     def state(self):
-        return {} if self.begin is None else {"cell": self.begin[0], "origin": self.begin[1], "first": self.first}
+        return {} if self.initial is None else {"cell": self.initial[0], "origin": self.initial[1]}
 
     def restore(self, state):
-        self.begin, self.first = (np.array(state["cell"]), np.array(state["origin"])), int(state["first"])
+        self.initial = np.array(state["cell"]), np.array(state["origin"])

@@ -120,6 +120,10 @@ def _timestep(session, words):
 
 def _reset_timestep(session, words):
     system = session.require_box()
+    for name, fix in session.fixes.items():
+        if getattr(fix, "time_dependent", False):
+            style = session.fix_styles[name]
+            raise ScriptError(f"reset_timestep: fix {name} ({style}) counts steps; unfix it first")
     at = session.time()
     system.step = _whole(session, words[0], "reset_timestep")
     session.time_offset = (at, system.step)
@@ -261,8 +265,10 @@ def _fix_modify(session, words):
         if not value:
             raise ScriptError(f"fix_modify {name} lacks its value")
         if name == "energy":
-            if hasattr(target, "counts"):
-                target.counts = _yes(value[0])
+            if not hasattr(target, "counts"):
+                style = session.fix_styles[words[0]]
+                raise ScriptError(f"fix {words[0]} ({style}) has no potential energy: fix_modify energy does nothing")
+            target.counts = _yes(value[0])
         elif name in ("temp", "press"):
             source = session.compute(value[0])
             if name == "temp" and hasattr(target, "group"):

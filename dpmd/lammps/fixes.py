@@ -422,6 +422,8 @@ class OutputFix(Hook):
 
     several_ranks = True
     integrates = False
+    #: whether the number of the step must go on
+    time_dependent = False
     scalar, vector, array = None, None, None
 
     @property
@@ -482,6 +484,9 @@ class Print(OutputFix):
             if text != "none" and not append:
                 self.file.write(text + "\n")
 
+    def due(self, step, first=False):
+        return step % self.every == 0 and (first or step != self.last)  # as LAMMPS, at the start of each run, too
+
     def look(self):
         text = self.session.variables.substitute(self.text, inside_quotes=True)
         if self.screen:
@@ -498,6 +503,7 @@ class Print(OutputFix):
 class AverageTime(OutputFix):
     """``fix ave/time``: means over Nrepeat values, Nevery steps apart, up to each multiple of Nfreq."""
 
+    time_dependent = True
     _keywords = {
         "mode": "scalar|vector", "file": "NAME", "append": "NAME", "ave": "one|running|window", "start": "N",
         "off": "I",
@@ -546,6 +552,8 @@ class AverageTime(OutputFix):
         if self.file is not None:
             self._write_titles(titles)
         self.total, self.count, self.history = 0.0, 0, []
+        if not self.vectors:  # until the first average
+            self.scalar, self.vector = 0.0, np.zeros(len(self.names))
         #: step of the next value
         self.next = None
         self._set_zero()
@@ -574,9 +582,9 @@ class AverageTime(OutputFix):
         return step == self.next
 
     def _next_window(self, step):
-        """First step of the next window that can be filled from ``step`` on."""
-        begin, length = max(step, self.start_step), (self.repeat - 1) * self.step_between
-        end = -(-(begin + length) // self.frequency) * self.frequency
+        """First step of the next window that can be filled from ``step`` on and does not end before the start step."""
+        length = (self.repeat - 1) * self.step_between
+        end = -(-max(step + length, self.start_step) // self.frequency) * self.frequency
         return end - length
 
     def look(self):
@@ -625,6 +633,8 @@ class AverageTime(OutputFix):
 
 class Vector(OutputFix):
     """``fix vector``: values kept every N steps, as vector or columns of an array."""
+
+    time_dependent = True
 
     def __init__(self, session, group, words):
         if len(words) < 2:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmd.kernels.integrate import change_of_cell
+
 from ..ensembles import Group
 from ..fixes import remove_momentum, remove_rotation
 from ..system import System
@@ -218,7 +220,7 @@ def change_box(session, words):
     session.settle_variables(words)
     if words[0] != "all":
         session.group_or_all(words[0])
-    rest, remap, length = words[1:], False, session.lattice_spacing
+    rest, length = words[1:], session.lattice_spacing
     units = "lattice"
     if "units" in rest:
         at = rest.index("units")
@@ -227,14 +229,11 @@ def change_box(session, words):
     saved_low, saved = new_low.copy(), new.copy()
 
     def apply():
-        nonlocal saved, saved_low
+        """The new box; atoms stay where they are."""
         if not (np.diag(new) > 0).all():
             raise ScriptError(f"change_box: the box would have no volume (edges {np.diag(new)})")
-        if remap:
-            system.map_cell(new)
-        else:
-            system.positions = system.positions + system.origin - new_low
-            system.cell = new.copy()
+        system.positions = system.positions + system.origin - new_low
+        system.cell = new.copy()
         system.origin, session.low = new_low.copy(), np.zeros(3)
 
     while rest:
@@ -248,9 +247,11 @@ def change_box(session, words):
         elif name == "boundary" and len(rest) >= 3:
             session.faces, rest = _faces(rest[:3]), rest[3:]
             system.periodic = np.array([a == "p" for a, _ in session.faces])
-        elif name == "remap":
-            remap = True
-            apply()
+        elif name == "remap":  # atoms keep their fractions of the box as it was saved
+            mask = session.group_mask(words[0])
+            from_saved = system.positions[mask] + new_low - saved_low
+            system.positions[mask] = from_saved @ change_of_cell(saved, new)
+            saved, saved_low = new.copy(), new_low.copy()
         elif name == "set":
             saved, saved_low = new.copy(), new_low.copy()
         elif name in ("x", "y", "z") and rest:
@@ -274,8 +275,7 @@ def change_box(session, words):
                 middle = new_low[k] + new[k, k] / 2
                 new_low[k], high = middle - kept / 2, middle + kept / 2
             new[k, k] = high - new_low[k]
-            if not remap:
-                apply()
+            apply()
         elif name in ("xy", "xz", "yz") and len(rest) >= 2:
             row, column = {"xy": (1, 0), "xz": (2, 0), "yz": (2, 1)}[name]
             if not session.triclinic:
@@ -285,8 +285,7 @@ def change_box(session, words):
                 raise ScriptError(f"change_box {name}: {rest[0]!r} is not final or delta")
             new[row, column] = value + (new[row, column] if rest[0] == "delta" else 0.0)
             rest = rest[2:]
-            if not remap:
-                apply()
+            apply()
         else:
             raise ScriptError(f"change_box: unexpected {name!r}")
     session.first_low, session.first_length = new_low.copy(), np.diag(new).copy()

@@ -48,7 +48,7 @@ def head():
 def script(tmp_path, monkeypatch):
     """Function: text, -var values -> the log's text.  The exit code must be 0."""
     monkeypatch.chdir(tmp_path)
-    for name in ("water.lmp", "wtri192.lmp"):
+    for name in ("water.lmp", "water24.lmp", "wtri192.lmp"):
         shutil.copy(DATA / "lammps" / name, tmp_path)
     for name in ("water_md0.pb", "water_md1.pb", "f_faparam.pb"):
         (tmp_path / name).symlink_to(DATA / "models" / name)
