@@ -4,6 +4,8 @@ This module is imported by whoever lists ASE's calculators, so the engine loads 
 :class:`DP` that is made.
 """
 
+from inspect import signature
+
 import ase
 import numpy as np
 from ase.calculators.calculator import Calculator, all_changes
@@ -32,7 +34,7 @@ class DP(Calculator):
     model : path of a model file; label : as in ASE; type_dict or type_map : ``{symbol: type}`` or
     a list of symbols, if they differ from the model's own; neighbor_list : accepted and unused;
     head : refused, since models with several heads are not read.
-    device, precision, threads, tabulate, skin, low_rank, rank : see :class:`dpmd.Potential`.
+    device, precision, threads, tabulate, skin, low_rank, rank, on_overflow : see :class:`dpmd.Potential`.
     fparam, aparam : frame and atomic parameters, for models that have them.
 
     Results: energy, free_energy (eV), forces (eV/Å), stress (eV/Å^3, tension positive, Voigt xx yy zz
@@ -64,19 +66,36 @@ class DP(Calculator):
         type_map=None,
         fparam=None,
         aparam=None,
+        on_overflow="warn",
         **kwargs,
     ):
+        """Load a model; the arguments are explained at :class:`DP`, further ones go to ASE's ``Calculator``.
+
+        Raises ValueError (:class:`dpmd.errors.InputError` or ``dpmd.models.ModelError``) for a file that is no model
+        that dpmd reads.
+        """
+        from .options import suggestion
         from .potential import Potential
+
+        unknown = sorted(set(kwargs) - {"restart", "atoms", "directory", "ignore_bad_restart_file"})
+        if unknown:  # ASE would keep them as parameters that nothing reads
+            known = signature(type(self).__init__).parameters
+            raise ValueError(f"DP has no option {unknown[0]!r}; {suggestion(unknown[0], [*known][1:-1])}")
 
         super().__init__(label=label, **kwargs)
         if head is not None:
             raise ValueError(f"head={head!r}: models with several heads are not supported; freeze one head first")
-        self.potential = Potential(model, device, precision, threads, tabulate, skin, low_rank, rank)
+        self.potential = Potential(model, device, precision, threads, tabulate, skin, low_rank, rank, on_overflow)
         self.type_map = dict(type_dict) if type_dict else tuple(type_map or self.potential.type_map)
         self.fparam, self.aparam = fparam, aparam
         #: Å^3, 0 where there is no stress; kept while the cell stays
         self._volume = None
         self._numbers = self._types = None
+
+    def __repr__(self):
+        potential = self.potential
+        path = potential.model.source.path
+        return f"DP({str(path)!r}, device={potential.device!r}, precision={potential.precision!r})"
 
     def _types_of(self, atoms):
         """Model types (n,), looked up again only when the elements change."""

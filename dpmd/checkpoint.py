@@ -1,14 +1,13 @@
 """Checkpoints: HDF5 files from which a run goes on bit for bit.
 
-Kept are positions, velocities and forces in full precision, the cell, the thermostat, and how
-far each output file had been written.  Random numbers need no state (see
-:mod:`dpmd.kernels.random`).  Writing one makes the running job sort its atoms and rebuild its
-lists, which the continued run does too, so both add up numbers in the same order.
+Kept are positions, velocities and forces in full precision, the cell, the thermostat, how far each
+output file had been written, and the samples of analyses, whose files are written anew.  Random
+numbers need no state (see :mod:`dpmd.kernels.random`).  Writing one makes the running job sort its
+atoms and rebuild its lists, which the continued run does too, so both add up numbers in the same order.
 """
 
 import io
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from dpmd.models.files import written_whole
 from dpmd.models.sealed import check_seal, seal
 
 from . import __version__
@@ -23,7 +23,7 @@ from .errors import InputError
 from .simulation import Hook
 from .system import System
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: so often several ranks ask one another whether anyone was told to stop
 _STEPS_BETWEEN_TALKS = 10
 #: stands for the wall-time limit where signals have their numbers
@@ -36,21 +36,18 @@ _arrays = (
 def write(path, system, ensemble, timestep, outputs, model_id, settings):
     """Write a checkpoint; the file appears whole or the old one stays.
 
-    timestep : ps; outputs : {key: {"position": ..., "format": ...}}; model_id : text that identifies
-    the model; settings : {name: value} that a continued run is compared with.
+    timestep : ps; outputs : {key: {"position": ..., "format": ..., "state": {name: array}}}; model_id : text that
+    identifies the model; settings : {name: value} that a continued run is compared with.
     """
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    whole = _packed(system, ensemble, timestep, outputs, model_id, settings)
     try:
-        _write(temporary, system, ensemble, timestep, outputs, model_id, settings)
-        temporary.replace(path)
+        with written_whole(path) as beside, open(beside, "wb") as file:
+            file.write(whole.getbuffer())
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def _write(path, system, ensemble, timestep, outputs, model_id, settings):
+def _packed(system, ensemble, timestep, outputs, model_id, settings):
     # in memory first: HDF5 does not survive a disk that becomes full
     whole = io.BytesIO()
     with h5py.File(whole, "w") as file:
@@ -58,18 +55,19 @@ def _write(path, system, ensemble, timestep, outputs, model_id, settings):
         file.attrs["dpmd_version"] = __version__
         file.attrs["step"], file.attrs["energy"], file.attrs["timestep_ps"] = system.step, system.energy, timestep
         file.attrs["type_names"] = json.dumps(system.type_names)
-        file.attrs["outputs"], file.attrs["settings"] = json.dumps(outputs), json.dumps(settings)
+        described = {key: {k: v for k, v in kept.items() if k != "state"} for key, kept in outputs.items()}
+        file.attrs["outputs"], file.attrs["settings"] = json.dumps(described), json.dumps(settings)
         file.attrs["model"] = model_id
         file.attrs["ensemble"] = ensemble.name
         for name in _arrays:
             file.create_dataset(name, data=getattr(system, name), fletcher32=np.size(getattr(system, name)) > 1)
         for name, value in ensemble.state().items():
             file.create_dataset(f"ensemble_state/{name}", data=value)
+        for number, kept in enumerate(outputs.values()):
+            for name, value in kept["state"].items():
+                file.create_dataset(f"output_state/{number}/{name}", data=value)
         seal(file)
-    with open(path, "wb") as file:
-        file.write(whole.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
+    return whole
 
 
 def read(path):
@@ -97,10 +95,13 @@ def read(path):
                 energy=float(file.attrs["energy"]),
                 **arrays,
             )
-            state = file.get("ensemble_state", {})
+            state, outputs = file.get("ensemble_state", {}), json.loads(file.attrs["outputs"])
+            for number, kept in enumerate(outputs.values()):
+                samples = file.get(f"output_state/{number}", {})
+                kept["state"] = {name: samples[name][()] for name in samples}
             info = {
                 "timestep_ps": float(file.attrs["timestep_ps"]),
-                "outputs": json.loads(file.attrs["outputs"]),
+                "outputs": outputs,
                 "settings": json.loads(file.attrs["settings"]),
                 "model": str(file.attrs["model"]),
                 "ensemble": str(file.attrs["ensemble"]),
@@ -116,7 +117,7 @@ def read(path):
 class Checkpoint(Hook):
     """Writes checkpoints every so many steps, at the end, and on request.
 
-    outputs : {key: hook with ``position()`` and ``format``}; those hooks must come earlier in the
+    outputs : {key: hook with ``position()``, ``state()`` and ``format``}; those hooks must come earlier in the
     list, so that they have written the present step and are still open at the end.
     settings : kept, so that a continued run can tell what has changed.
     """
@@ -138,20 +139,23 @@ class Checkpoint(Hook):
             return  # nothing has happened yet
         self._write(simulation)
 
-    def _write(self, simulation):
+    def _write(self, simulation, last=False):
+        for hook in simulation.hooks:
+            hook.saving(simulation, last)
         simulation.domain.rebuild(simulation.system)
         whole, ensemble = simulation.system.whole(), simulation.ensemble
         if whole is not None:
-            outputs = {k: {"position": hook.position(), "format": hook.format} for k, hook in self.outputs.items()}
+            outputs = {
+                key: {"position": hook.position(), "format": hook.format, "state": hook.state()}
+                for key, hook in self.outputs.items()
+            }
             write(self.path, whole, ensemble, simulation.system.timestep, outputs, self.model_id, self.settings)
         self.written_at = simulation.system.step
-        for hook in simulation.hooks:
-            hook.saved(simulation)
 
     def finish(self, simulation):
         step = simulation.system.step
         if not simulation.failed and step != self.written_at and (self.relaxed or step != self.first_step):
-            self._write(simulation)
+            self._write(simulation, last=True)
 
 
 class SoftStop(Hook):

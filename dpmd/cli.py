@@ -36,8 +36,8 @@ def _world():
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            f"{started} mpi4py cannot be loaded ({error}). Install it with: pip install 'dpmd[mpi]' (brings an MPI and "
-            f"its mpiexec; with a system MPI: pip install mpi4py). {remedy}"
+            f"{started} mpi4py cannot be loaded ({error}). Install it with: pip install '.[mpi]' in a checkout of dpmd "
+            f"(brings an MPI and its mpiexec; with a system MPI: pip install mpi4py). {remedy}"
         ) from error
     if MPI.COMM_WORLD.size == 1:
         library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
@@ -108,6 +108,7 @@ def _md_run_parser():
 
     parser = argparse.ArgumentParser(
         prog="md-run",
+        allow_abbrev=False,  # --rank is no short form of --ranks-per-node
         description="Run molecular dynamics with a Deep Potential, as an input file describes.",
         epilog="Exit codes: 0 done, 1 failed on the way, 2 wrong input, 128+n stopped by signal n. "
         "'md-run --help-input' explains the TOML input file, 'md-run --help-lammps [COMMAND]' LAMMPS scripts.",
@@ -156,6 +157,18 @@ def _is_lammps(path):
         return False
 
 
+def _given(options):
+    """What the command line sets of the options of [run], checked: {name: value}."""
+    from .options import RUN_OPTIONS
+
+    given = {}
+    for option in RUN_OPTIONS:
+        value = getattr(options, option.name, None) if option.command_line else None
+        if value is not None and value is not False:
+            given[option.name] = option.check(value, option.flag)
+    return given
+
+
 def _run_lammps(options, world):
     """Run a LAMMPS script with the options of the command line, on the ranks of ``world`` if it is not None."""
     from types import SimpleNamespace
@@ -164,18 +177,12 @@ def _run_lammps(options, world):
 
     from .lammps.interpreter import run_script
     from .options import RUN_OPTIONS
-    from .preflight import check_halo
 
-    if getattr(options, "continue"):
-        raise InputError(
-            f"{options.file}: a LAMMPS script goes on by its own read_restart, not by --continue; e.g. "
-            'if "${restart} > 0" then "read_restart FILE.*" else ..., with -var restart 1'
-        )
-    given = {}
-    for option in RUN_OPTIONS:
-        value = getattr(options, option.name, None) if option.command_line else None
-        given[option.name] = option.default if value is None else option.check(value, option.flag)
-    check_halo(given["halo_precision"], given["decomposition"], "--halo-precision")
+    given = _given(options)
+    refused = [o for o in RUN_OPTIONS if o.name in given and o.script is not True]
+    if refused:
+        raise InputError(*(f"{options.file}: {o.flag}: {o.script.format(value=given[o.name])}" for o in refused))
+    given = {option.name: given.get(option.name, option.default) for option in RUN_OPTIONS}
     for words in options.variables:
         if len(words) < 2:
             raise InputError(f"-var {words[0]}: a name and at least one value are needed")
@@ -220,6 +227,7 @@ def _md_run(arguments):
     world = _world()
     if options.script or _is_lammps(options.file):
         return _run_lammps(options, world)
+    _refuse_lammps_options(options)
     processes = Processes(world) if world else OneProcess()
     settings = processes.root_first(lambda: _settings(options))
     if world:
@@ -227,16 +235,27 @@ def _md_run(arguments):
     return Job(settings, processes=processes).run()
 
 
+def _refuse_lammps_options(options):
+    """Raises InputError for options of LAMMPS scripts, which an input file in TOML would not use."""
+    given = {
+        "-var": bool(options.variables), "-log": options.log != "log.lammps", "-screen": options.screen is not None,
+        "-echo": options.echo is not None,
+    }  # fmt: skip
+    for flag in (flag for flag, there in given.items() if there):
+        raise InputError(
+            f"{flag} is for LAMMPS scripts, and {options.file} is an input file in TOML; leave it out "
+            "(files are named by name in [run])"
+        )
+
+
 def _settings(options):
     """The input file's settings, with the command line's in their place."""
     from . import inputfile
-    from .options import RUN_OPTIONS
 
-    settings = inputfile.read(options.file)
-    for option in RUN_OPTIONS:
-        value = getattr(options, option.name, None) if option.command_line else None
-        if value is not None:
-            setattr(settings.run, option.name, option.check(value, option.flag))
+    settings, given = inputfile.read(options.file), _given(options)
+    in_file = settings.run.where
+    vars(settings.run).update(given)
+    settings.run.where = lambda key=None: f"--{key.replace('_', '-')}" if key in given else in_file(key)
     return settings
 
 

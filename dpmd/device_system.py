@@ -51,7 +51,7 @@ class DeviceSystem(System):
         self._arrays = {name: device.upload(array) for name, array in _device_arrays(system.records(), system).items()}
         self._spare, self.generation, self.carried = None, 0, {}
         self._sums = Sums(device)
-        self._host, self._result, self._moves, self._added = {}, None, {}, None
+        self._host, self._result, self._evaluated, self._moves, self._added = {}, None, None, {}, None
         self._energy, self._virial = system.energy, system.virial
 
     def __len__(self):
@@ -221,9 +221,15 @@ class DeviceSystem(System):
 
     def take(self, forces, result):
         """The forces now belong to the positions; energy and virial are summed when somebody asks."""
+        before = self._result or self._evaluated  # its lists may have been kept in other arrays
         self._result = result
         self._host.clear()
-        return int(self.sum(result.overflowed)) if result.counted else 0
+        return sum(r.overflowed for r in (before, result) if r is not None) if result.counted else 0
+
+    def overflowed_meanwhile(self):
+        """What :meth:`take` has not told yet."""
+        result = self._result or self._evaluated
+        return result.overflowed if result is not None else 0
 
     def _move(self, kick, drift):
         if (kick, drift) not in self._moves:

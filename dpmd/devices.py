@@ -98,6 +98,7 @@ class DeviceRun:
                 domain.positions, domain.types, domain.neighbors, domain.forces, **(parameters or {})
             )
             evaluation.virials.sum()  # what outputs ask for needs memory too
+            evaluation.overflowed  # noqa: B018  of no step: forgotten
             domain.forces[...] = kept
             device.synchronize()
         except UnusableStructure as error:

@@ -133,7 +133,7 @@ def parallel():
     if importlib.util.find_spec("mpi4py") is None:
         yield Finding(
             NOTE, "MPI", "mpi4py is not installed; runs use one process and its threads",
-            "pip install 'dpmd[mpi]' for several nodes, or many cores",
+            "pip install '.[mpi]' in a checkout of dpmd, for several nodes, or many cores",
         )  # fmt: skip
         return
     output, error = _probe(_MPI_PROBE)
@@ -156,7 +156,7 @@ def devices():
     names = _gpus_of_driver()
     if importlib.util.find_spec("cupy") is None:
         if names:
-            remedy = "pip install 'dpmd[cuda12]', or 'dpmd[cuda13]' for a driver of version 580 or newer"
+            remedy = "pip install '.[cuda12]' in a checkout of dpmd, or '.[cuda13]' for drivers from version 580 on"
             return [Finding(NOTE, "GPU", f"{', '.join(names)}, but CuPy is not installed", remedy)], False
         return [Finding(NOTE, "GPU", "no NVIDIA GPU found; runs use the CPU")], False
     output, error = _probe(_CUDA_PROBE)

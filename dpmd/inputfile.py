@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
+from dpmd.models.readers import kind_of_binary
+
 from .errors import InputError
 from .options import REQUIRED, SECTIONS, suggestion
 
@@ -69,7 +71,9 @@ def parse(text, path):
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from error
+        structure = " (it looks like a structure; an input file names it: [structure] file = ...)"
+        hint = structure * bool(re.match(r"\s*\d+\s*\n", text) or re.search(r"^\s*\d+\s+atoms\b", text, re.MULTILINE))
+        raise InputError(f"{path}: not valid TOML: {error}{hint}") from error
     lines = _Lines(text)
     settings, mistakes = SimpleNamespace(path=Path(path)), []
     names = [section.name for section in SECTIONS]
@@ -111,6 +115,12 @@ def read(path):
         near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = f"; here are {', '.join(near)}" if near else ""
         raise InputError(f"{path}: no such input file{hint}") from None
+    except UnicodeDecodeError as error:
+        kind = kind_of_binary(path)
+        raise InputError(
+            f"{path}: this is {f'a {kind}, such as models are in' if kind else 'no text'}, not an input file; "
+            f'an input file is a TOML text that names its model: [model] file = "{path}"'
+        ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from error
     return parse(text, path)

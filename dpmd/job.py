@@ -3,21 +3,25 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from dpmd.kernels.compiling import compilation
 from dpmd.kernels.cpu import CpuOperators
 from dpmd.kernels.threads import available_cores
 from dpmd.models import ModelError
+from dpmd.models.files import write_text
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.parallel import OneProcess, Processes
-from dpmd.parallel.domain import UnusableStructure
+from dpmd.parallel.domain import UnusableStructure, complete_cell
 from dpmd.perfmodel.errors import PerformanceModelError
 from dpmd.perfmodel.prediction import predict_here
 from dpmd.perfmodel.sizes import from_model, to_dict
-from dpmd.perfmodel.systems import PhysicalSystem
+from dpmd.perfmodel.systems import PhysicalSystem, closed_cell, open_directions
 
 from . import checkpoint, ensembles, files, preflight, structure, trajectory_analysis
 from .devices import DeviceRun, device_of_rank
@@ -26,10 +30,10 @@ from .files import OutputFile
 from .log import Log, Silence, processor_name, versions
 from .minimize import BoxRelaxation, Minimizer
 from .model_deviation import Committee, ModelDeviation
-from .potential import Potential
+from .potential import Potential, check_same_models
 from .safety import Safety
 from .simulation import Simulation
-from .thermo import Progress, Thermo
+from .thermo import Progress, Thermo, columns_to_write
 from .trajectory import Trajectory, format_of, length, lower_triangular
 from .units import MASS_VELOCITY
 
@@ -65,8 +69,10 @@ class Job:
         self.failure_path = Path(f"{name}.failed.extxyz")
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
-        self.warnings, self.prediction = [], None
-        self.velocity_origin, self.type_rows = "", []  # known on root alone
+        self.warnings, self.prediction, self.memory = [], None, 0
+        self.thermo_columns = columns_to_write(settings.thermo.columns, None, "")
+        # known on root alone; samples : of analyses, from the checkpoint
+        self.velocity_origin, self.type_rows, self.samples = "", [], {}
 
     # ------------------------------------------------------------------ before step 0
 
@@ -86,7 +92,7 @@ class Job:
                 [OutputFile(self.deviation_path, "the model deviation", s.model.where("deviation_file"))]
                 * has_committee
             ),
-            *(OutputFile(trajectory_analysis.create(a).path, "an analysis", a.where("file")) for a in s.analysis),
+            *(OutputFile(trajectory_analysis.output_path(a), "an analysis", a.where("file")) for a in s.analysis),
         ]
 
     def _check_outputs(self):
@@ -109,11 +115,11 @@ class Job:
                 "name in [run] or work in another folder",
             )
 
-    def _positions(self, known):
+    def _positions(self, known, cutoff):
         """Where to go on in each output: {key: position or None for a new file}.
 
-        known : what the checkpoint says, {key: {"position", "format"}}.  Raises InputError where a
-        file is gone, shorter than it was, of another format, or would be overwritten.
+        known : what the checkpoint says, {key: {"position", "format", "state"}}; cutoff : Å, the model's.
+        Raises InputError where a file is gone, shorter than it was, of another format, or would be overwritten.
         """
         wanted = [("thermo", OutputFile(self.thermo_path, "the thermo table"), "csv")]
         for section in self.settings.output:
@@ -122,19 +128,32 @@ class Job:
         if self.settings.model.committee:
             file = OutputFile(self.deviation_path, "the model deviation")
             wanted.append((file.key, file, ModelDeviation.format))
+        for section in self.settings.analysis:
+            hook = trajectory_analysis.create(section, cutoff)
+            file = OutputFile(hook.path, "an analysis", section.where("file" if section.file else "type"))
+            wanted.append((file.key, file, hook.format))
+        self.samples = {key: kept["state"] for key, kept in known.items() if kept["state"]}
+        for key in sorted(known.keys() - {key for key, _, _ in wanted}):
+            self.warnings.append(f"{key} was written until now and is no longer asked for: it ends here")
         positions = {}
         for key, file, kind in wanted:
             prefix = f"{file.where}: " if file.where else ""
             if key not in known:
-                files.check_new(
-                    [file], f"The run that is continued did not write it ({self.checkpoint_path}); rename it"
-                )
+                if not self.settings.run.overwrite:
+                    files.check_new(
+                        [file],
+                        f"The run that is continued did not write it ({self.checkpoint_path}); rename it, or replace "
+                        "it: --overwrite",
+                    )
                 positions[key] = None
                 continue
             if known[key]["format"] != kind:
                 raise InputError(
                     f"{prefix}{file.path} was written as {known[key]['format']} and cannot go on as {kind}"
                 )
+            if key in self.samples:
+                positions[key] = known[key]["position"]
+                continue  # its file is written anew from the samples
             there = length(file.path, kind) if file.path.exists() else -1
             if there < known[key]["position"]:
                 what = "is gone" if there < 0 else "is shorter than when the checkpoint was written"
@@ -142,6 +161,9 @@ class Job:
                     f"{prefix}{file.path} {what}, so it cannot be continued; put it back, or start anew: --overwrite"
                 )
             positions[key] = known[key]["position"]
+        thermo = self.settings.thermo
+        if positions["thermo"] is not None:
+            self.thermo_columns = columns_to_write(thermo.columns, self.thermo_path, thermo.where("columns"))
         return positions
 
     def _physics(self):
@@ -161,6 +183,28 @@ class Job:
                     "is not used: the atoms come from the checkpoint" if key.startswith("structure.") else "holds now"
                 )
                 self.warnings.append(f"{key} was {before[key]!r} and is {value!r}, which {fate}")
+
+    def _compare_ramps(self, before, step):
+        """Warn where the target of a ramp jumps at ``step``, where the run goes on."""
+        ensemble, steps, steps_before = self.settings.ensemble, self.settings.run.steps, before.get("run.steps")
+        for what, unit, key, types in (
+            ("temperature", "K", "temperature_K", ("nvt", "npt")), ("pressure", "bar", "pressure_bar", ("npt", "nph")),
+        ):  # fmt: skip
+            old, new = before.get(f"ensemble.{key}"), getattr(ensemble, key)
+            if steps_before is None or ensemble.type not in types or before.get("ensemble.type") not in types:
+                continue
+            target, now = (
+                ensembles.Ramp(values[0], values[-1], n)(step) for values, n in ((old, steps_before), (new, steps))
+            )
+            if len(old) + len(new) == 2 or abs(target - now) <= 1e-9 * (abs(target) + abs(now)):
+                continue
+            cause = f"{key} changed"
+            if steps != steps_before:
+                cause = f"run.steps was {steps_before} and is {steps}, over all of which {key} extends"
+            self.warnings.append(
+                f"{cause}: at step {step} the target {what} goes from {target:g} to {now:g} {unit} (a ramp counts from "
+                f"step 0). To hold {target:g} {unit} from here on, set {key} = {target:g}"
+            )
 
     def _load_model(self):
         model, run = self.settings.model, self.settings.run
@@ -185,9 +229,12 @@ class Job:
                 )
         try:
             others = [
-                Potential(self.base / f, self.device, run.precision, threads, not run.no_tabulate, run.skin)
+                Potential(
+                    self.base / f, self.device, run.precision, threads, not run.no_tabulate, run.skin,
+                    not run.no_low_rank, run.rank,
+                )
                 for f in model.committee or ()
-            ]
+            ]  # fmt: skip
             self.committee = Committee(potential, others)
         except (ModelError, OSError, InputError) as error:
             raise InputError(f"{model.where('committee')}: {error}") from error
@@ -201,7 +248,7 @@ class Job:
         timestep = s.run.timestep_fs * 1e-3
         ensemble = ensembles.create(s.ensemble, s.run.steps, s.run.seed)
         if not self.going_on:
-            atoms = structure.read(s.structure, self.base)
+            atoms = structure.read(s.structure, self.base, partial(self._check_memory, potential))
             system, self.velocity_origin = structure.make_system(
                 atoms, potential, s.structure, s.ensemble, s.run.seed, s.run.steps > 0
             )  # fmt: skip
@@ -211,6 +258,9 @@ class Job:
                 self._make_lower_triangular(system)
             return system, ensemble, {}
         system, info = checkpoint.read(self.checkpoint_path)
+        self._check_memory(
+            potential, len(system), self.checkpoint_path, system.positions, system.cell, system.periodic
+        )  # fmt: skip
         if system.type_names != tuple(potential.type_map) or info["model"] != potential.loaded.digest:
             raise InputError(
                 f"{self.checkpoint_path} was written with another model file; use that one, or start anew "
@@ -228,7 +278,27 @@ class Job:
         self.velocity_origin = f"from {self.checkpoint_path}, step {system.step}"
         self._stop_drift(system, ensemble)
         self._compare(info["settings"])
-        return system, ensemble, self._positions(info["outputs"])
+        self._compare_ramps(info["settings"], system.step)
+        return system, ensemble, self._positions(info["outputs"], potential.model.cutoff)
+
+    def _check_memory(self, potential, n_atoms, where, positions=(), cell=None, periodic=None):
+        """Refuse, before they are made, more atoms than memory holds; positions, cell, periodic : of some of them."""
+        model, run, p = potential.model, self.settings.run, self.processes
+        neighbors, whole = 0.0, np.diag([1e9] * 3)
+        if len(positions):
+            with suppress(ValueError):  # of an impossible cell somebody else tells
+                whole = complete_cell(cell, periodic)
+                neighbors = preflight.list_neighbors(positions, whole, periodic, model.cutoff + run.skin)
+                whole = whole * (n_atoms / len(positions)) ** (1 / 3)
+        here = n_atoms / p.n_machines
+        needed = preflight.predicted_memory(
+            here, neighbors, whole, periodic if len(positions) else [False] * 3, model, run.skin, potential.precision,
+            potential.operators.threads, p.machine_ranks,
+        )  # fmt: skip
+        # the first rank reads them all
+        needed += max(n_atoms - here, 0) * preflight.BYTES_PER_ATOM // 2
+        preflight.check_memory(needed, n_atoms, where, p.machine_ranks)
+        self.memory = needed
 
     def _choose_device(self):
         """Which device this rank computes on.  Collective."""
@@ -271,14 +341,22 @@ class Job:
         """Warnings about what the run starts from.  Raises InputError for what cannot work."""
         s = self.settings
         temperatures = s.ensemble.temperature_K or (s.structure.initial_temperature_K,)
-        self.warnings += preflight.check_timestep(
-            s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
-        )
+        if s.run.steps:
+            self.warnings += preflight.check_timestep(
+                s.run.timestep_fs, system.masses, max((t for t in temperatures if t is not None), default=None)
+            )
         still = s.run.steps > 0 and not np.any(system.velocities)
         if still and s.ensemble.type in ("nvt", "npt") and s.ensemble.thermostat != "langevin":
             raise InputError(
                 f"{s.structure.where('velocities')}: all velocities are zero, and {s.ensemble.thermostat} only scales "
                 'them; draw velocities (velocities = "maxwell") or use the langevin thermostat'
+            )
+        if s.ensemble.type in ("npt", "nph") and not system.periodic.all():
+            open_ = ", ".join("xyz"[k] for k in np.flatnonzero(~system.periodic))
+            raise InputError(
+                f"{s.ensemble.where('type')}: {s.ensemble.type} needs a cell that is periodic in all directions, and "
+                f'this one is open along {open_}: use type = "nvt" or "nve" (or a LAMMPS script, where fix '
+                f"{s.ensemble.type} may act on x and y alone)"
             )
         self.type_rows, warnings = preflight.type_table(system)
         self.warnings += warnings
@@ -305,7 +383,8 @@ class Job:
 
     # ------------------------------------------------------------------ the log
 
-    def _header(self, log, potential, system, ensemble, domain):
+    def _header(self, log, potential, system, ensemble, domain, complete):
+        """complete : whether ``domain`` holds all atoms, and not a sample of them."""
         s, model = self.settings, potential.model
         log("dpmd: molecular dynamics with Deep Potential")
         log(f"  {time.strftime('%Y-%m-%d %H:%M:%S')}   " + ", ".join(f"{n} {v}" for n, v in versions()))
@@ -314,14 +393,14 @@ class Job:
         each = " each" if ranks > 1 else ""
         log(
             f"  machine     {processor_name()}; {ranks} rank{'s' if ranks > 1 else ''}, "
-            f"{potential.operators.threads} threads{each}"
+            f"{potential.operators.threads} thread{'s' * (potential.operators.threads > 1)}{each}"
         )
         computed = "" if potential.device == "cpu" else f" ({potential.operators.description})"
         log(
             f"  device      {potential.device}{computed}; precision {potential.precision}; decomposition: "
             + (f"by {domain.scheme}s" if ranks > 1 else "none (one rank)")
         )
-        if ranks > 1:
+        if ranks > 1 and complete:
             self._print_shares(log, domain)
         log(
             f"  model       {model.source.path}: {model.source.format}, {model.descriptor.kind}, types "
@@ -338,9 +417,13 @@ class Job:
         if s.ensemble.type in ("npt", "nph"):
             log(f"  pressure    {' -> '.join(f'{p:g}' for p in s.ensemble.pressure_bar)} bar, {s.ensemble.coupling}")
         if s.ensemble.type in ("nvt", "npt"):
-            log(f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K")
-        ghosts = system.sum(domain.n_ghosts)
-        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å; {ghosts} ghost atoms")
+            kept = s.ensemble.thermostat != "langevin" and system.n_atoms > 1 and not system.periodic.any()
+            log(
+                f"  thermostat  at {' -> '.join(f'{t:g}' for t in s.ensemble.temperature_K)} K"
+                + "; the rotation of the whole is kept, and counts as heat (langevin changes it)" * kept
+            )
+        ghosts = f"; {system.sum(domain.n_ghosts)} ghost atoms" if complete else ""
+        log(f"  neighbours  cutoff {model.cutoff:g} Å + skin {domain.skin:g} Å{ghosts}")
         log.table(self.type_rows)
 
     @staticmethod
@@ -375,30 +458,27 @@ class Job:
             f"{system.volume:.2f} Å^3"
         )
 
-    def _examine(self, log, potential, system, domain):
+    def _examine(self, log, potential, system, domain, inner):
         """Distances, neighbours and memory; adds warnings, raises InputError."""
         s, model = self.settings, potential.model
-        nearest, counts = preflight.neighbor_facts(domain, system, model)
+        nearest, counts = preflight.neighbor_facts(domain, system, model, inner)
         on_root = self.processes.on_root
+        self.warnings += preflight.check_units(nearest, counts, system, model)
         warnings = on_root(lambda: preflight.check_distances(nearest, model, s.structure.where("file")))
         rows, more = on_root(
             lambda: preflight.check_selection(counts, model, s.run.on_overflow, s.run.where("on_overflow"))
         )
         self.warnings += warnings + more
+        if inner is not None:
+            log(f"  looked at   {counts.n_atoms} atoms of one part of the system")
         log.table(rows)
         if nearest:
-            (a, b), (distance, i, j) = min(nearest.items(), key=lambda item: item[1])
-            known = model.source.min_neighbor_distance
-            log(
-                f"  shortest    {a}-{b} {distance:.3f} Å (atoms {i} and {j})"
-                + (f"; in the training data {known:.3f} Å" if known else "")
-            )
-        memory = preflight.predicted_memory(
-            peak_memory(), len(domain.positions), float(domain.neighbors.count.mean()) if len(system) else 0.0,
-            model, potential.precision, potential.operators.threads,
-        )  # fmt: skip
-        log(f"  memory      about {memory / 2**20:.0f} MiB predicted")
+            log(f"  shortest    {preflight.shortest_text(nearest, model)}")
+        log(f"  memory      about {self.memory / 2**20:.0f} MiB predicted")
         self.neighbors_per_atom = float(counts.mean.sum())
+        along = system.positions @ np.linalg.inv(open_directions(system.cell, system.periodic))
+        ends = [self.processes.largest(x.max(axis=0, initial=-np.inf)) for x in (along, -along)]
+        self.extents = sum(ends)  # (3,) Å along open directions
 
     def _predict(self, log, potential, system):
         """Expected speed on this machine, by the model behind ``dp-perf``."""
@@ -406,9 +486,10 @@ class Job:
         if potential.device != "cpu":
             return  # the machine that it knows is this one's CPU
         try:
+            cell = closed_cell(system.cell, system.periodic, self.extents, potential.model.cutoff + s.run.skin)
             physical = PhysicalSystem(
-                "this system", system.n_atoms, system.n_atoms / system.volume, tuple(map(tuple, system.cell)),
-                s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom or None,
+                "this system", system.n_atoms, system.n_atoms / abs(np.linalg.det(cell)), tuple(map(tuple, cell)),
+                s.ensemble.type, s.run.timestep_fs, self.neighbors_per_atom,
             )  # fmt: skip
             self.prediction = predict_here(
                 self._sizes(potential), physical, ranks_per_node=self.processes.size,
@@ -419,7 +500,8 @@ class Job:
         how = "measured machine" if self.prediction.quality == "measured" else "a guess until 'dp-perf measure' has run"
         log(f"  expected    {self.prediction.ns_per_day:.3g} ns/day ({how})")
 
-    def _print_precision(self, log, potential, domain, system):
+    @staticmethod
+    def print_precision(log, potential, domain, system, parameters):
         """What tables change, and what the chosen precision changes."""
         loaded, threads = potential.loaded, potential.operators.threads
         rows = [("mode", "largest force error", "rms error / rms force", "energy error")]
@@ -427,7 +509,7 @@ class Job:
         if potential.precision != "double" and not loaded.exact.compressed:
             modes = {"double, tables": CpuOperators(loaded.model, "double", threads), **modes}
         for mode, operators in modes.items():
-            error = preflight.force_error(loaded.exact, operators, domain, system, self.parameters)
+            error = preflight.force_error(loaded.exact, operators, domain, system, parameters)
             relative = error["force_rms"] / error["rms_force"] if error["rms_force"] > 0 else 0.0
             rows.append((mode, f"{error['force_max']:.1e} eV/Å", f"{relative:.1e}", f"{error['energy']:.1e} eV/atom"))
         what = "the file's tables" if loaded.exact.compressed else "exact networks"
@@ -445,49 +527,121 @@ class Job:
         root = self.processes.root
         self._choose_device()
         self.processes.on_root(self._check_outputs)
-        self.processes.on_root(
-            lambda: preflight.check_halo(s.run.halo_precision, s.run.decomposition, s.run.where("halo_precision"))
-        )
+        self.processes.on_root(lambda: preflight.check_options(s.run, s.run.where))
         self.processes.on_root(lambda: self.warnings.extend(preflight.check_times(s)))
         potential = self.processes.root_first(self._load_model)
+        check_same_models(self.processes, [potential, *self.committee.others])
         system, ensemble, outputs = self._begin(potential)
-        domain = self._domain(potential)
-        try:
-            domain.rebuild(system)
-        except UnusableStructure as error:
-            raise InputError(f"{s.structure.where('file')}: {error}") from error
+        if potential.device == "cpu":
+            self.warnings += preflight.check_ranks(s.run, self.processes, potential.operators.threads)
+        part, inner = system, None
+        if s.run.check:  # nothing is run: a part will do
+            part, inner = self._sample(system, potential, preflight.SAMPLE)
+        domain = self._lists(potential, part)
         log = Log(self.screen) if root else Silence()
         try:
-            self._header(log, potential, system, ensemble, domain)
-            self._examine(log, potential, system, domain)
+            self._header(log, potential, system, ensemble, domain, inner is None)
+            self._examine(log, potential, part, domain, inner)
             if root:
                 self._predict(log, potential, system)
+            if s.run.check and part.periodic.all():  # nothing is run that would tell
+                pressure = preflight.pressure(potential, part, domain, self.parameters)
+                self.warnings += preflight.check_pressure(pressure, self._target())
             if s.run.check or s.run.check_precision:
-                self._print_precision(log, potential, domain, system)
+                few, ids = self._sample(part, potential, preflight.SAMPLE_OF_PRECISION)
+                beside = domain if ids is None else self._lists(potential, few)
+                self.print_precision(log, potential, beside, few, self.parameters)
             for warning in self.warnings:
                 log.warning(warning)
             if s.run.check:
                 log("Everything was checked; nothing was run (--check).")
                 return 0
             if self.going_on and system.step >= s.run.steps:
-                log(
-                    f"Nothing to do: the checkpoint is at step {system.step} of {s.run.steps}. To go on, raise steps "
-                    f"({s.run.where('steps')})."
-                )
+                self._nothing_to_do(log, Simulation(system, potential.operators, domain, ensemble))
                 return 0
-            self.processes.on_root(lambda: log.open(self.log_path, append=self.going_on))
-            return self._simulate(log, potential, system, ensemble, domain, outputs)
+            self.processes.on_root(lambda: self._open(log))
+            told = partial(log, "  kernels     compiling, at the first start on a machine: half a minute")
+            with compilation(told) as spent:
+                return self._simulate(log, potential, system, ensemble, domain, outputs, spent)
         except (RunError, OSError) as error:
             log(f"STOPPED: {error}", screen=False)
             raise
         finally:
             log.close()
 
-    def _simulate(self, log, potential, system, ensemble, domain, outputs):
+    def _sample(self, system, potential, most):
+        """What a check looks at: ``(system, None)``, or a part of a large one and the ids to look at.  Collective."""
+        if system.n_atoms <= most:
+            return system, None
+        found = []
+
+        def take():
+            found.append(preflight.sample(whole, potential.model.cutoff + self.settings.run.skin, most))
+            part, ids = found[0]
+            return part.with_atoms(part.records()[:0], part.processes), ids
+
+        whole = system.whole()  # on root
+        empty, ids = self.processes.on_root(take)
+        part = found[0][0] if found else empty
+        part.processes = self.processes
+        return part, ids
+
+    def _lists(self, potential, system):
+        """A domain with lists of these atoms; collective."""
+        domain = self._domain(potential)
+        try:
+            domain.rebuild(system)
+        except UnusableStructure as error:
+            raise InputError(f"{self.settings.structure.where('file')}: {error}") from error
+        return domain
+
+    def _target(self):
+        """bar, that the run is to have; 0 if the volume stays."""
+        ensemble = self.settings.ensemble
+        return max(ensemble.pressure_bar) if ensemble.type in ("npt", "nph") else 0.0
+
+    def _open(self, log):
+        """Begin the log; what a new run does not yet write, an earlier one's does not stand for."""
+        log.open(self.log_path, append=self.going_on)
+        if not self.going_on:
+            analyses = (trajectory_analysis.output_path(section) for section in self.settings.analysis)
+            for path in (self.checkpoint_path, self.summary_path, self.failure_path, *analyses):
+                if path.is_file():
+                    path.unlink()
+
+    def _nothing_to_do(self, log, simulation):
+        """The checkpoint is at the end, or beyond: say so."""
+        s, step = self.settings, simulation.system.step
+        for hook in self._analyses(log, simulation.domain.cutoff).values():
+            hook.complete(simulation)
+        if step > s.run.steps:
+            log.warning(
+                f"{s.run.where('steps')}: steps = {s.run.steps}, but the run has done {step} already; its files stay "
+                f"as they are, with {step} steps"
+            )
+        log(
+            f"Nothing to do: the checkpoint is at step {step}, steps = {s.run.steps}. To go on, raise steps "
+            f"({s.run.where('steps')})."
+        )
+
+    def _analyses(self, log, cutoff):
+        """{key: hook} of the ``[[analysis]]`` sections, with the samples of the run that is continued."""
+        hooks = {}
+        for section in self.settings.analysis:
+            hook = trajectory_analysis.create(section, cutoff, log)
+            key = OutputFile(hook.path, "").key
+            if key in self.samples:
+                hook.restore(self.samples[key])
+                log(f"  analysis    {hook.path} goes on with the {hook.position()} samples of the checkpoint")
+            hooks[key] = hook
+        return hooks
+
+    def _simulate(self, log, potential, system, ensemble, domain, outputs, compiling):
         s = self.settings
         remaining = s.run.steps - system.step
         root = self.processes.root
-        thermo = Thermo(s.thermo.every, log, self.thermo_path if root else None, outputs.get("thermo"))
+        path, columns = self.thermo_path if root else None, self.thermo_columns
+        thermo = Thermo(s.thermo.every, log, path, outputs.get("thermo"), columns)
         named = {"thermo": thermo}
         for section in s.output:
             key = OutputFile(Path(section.file), "").key
@@ -498,12 +652,15 @@ class Job:
                 model.deviation_every, self.deviation_path, self.committee, model.deviation_atomic, model.relative_eV_A,
                 model.relative_v_eV, position=outputs.get(key), opened=root,
             )  # fmt: skip
+        named |= self._analyses(log, potential.model.cutoff)
         saver = checkpoint.Checkpoint(
-            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named, self._physics()
-        )
+            s.checkpoint.every, self.checkpoint_path, potential.loaded.digest, named,
+            self._physics() | {"run.steps": s.run.steps},
+        )  # fmt: skip
         stop = checkpoint.SoftStop(None if s.run.walltime_h is None else s.run.walltime_h * 3600)
         hooks = [
             stop,
+            preflight.FirstPressure(log.warning, self._target()),
             Safety(
                 s.run.max_displacement,
                 self.failure_path,
@@ -511,10 +668,6 @@ class Job:
                 every=1 if potential.device == "cpu" else GPU_SAFETY,
             ),
             *named.values(),
-            *(
-                trajectory_analysis.create(section, log, system.step if self.going_on else None)
-                for section in s.analysis
-            ),
             Progress(remaining, system.timestep, log),
             saver,
         ]
@@ -535,9 +688,14 @@ class Job:
                     log.warning("positions travel between GPUs in float64: halo_precision is for ranks on CPUs")
                 if advice:
                     log.warning(advice)
-        begin = time.perf_counter()
+        simulation.timers.begin(compiling)  # what a minimisation took is not of the loop
+        potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
+        compiled, begin = compiling.seconds, time.perf_counter()
         simulation.run(remaining, restarted=self.going_on)
-        elapsed = time.perf_counter() - begin
+        elapsed, compiled = time.perf_counter() - begin, compiling.seconds - compiled
+        if compiled > 0:
+            log(f"The functions of the loop were compiled in {compiled:.1f} s, which do not count below.")
+            elapsed -= compiled
         self._summary(log, simulation, potential, thermo, elapsed)
         if simulation.stop_reason:
             log(
@@ -571,7 +729,6 @@ class Job:
 
     def _warm_up(self, log, potential, system, domain):
         """Compile or load the kernels, so that the loop is timed without that."""
-        log("  kernels     loading; the first start on a machine compiles them, which takes half a minute")
         domain.update(system)
         domain.neighbors.fetch()  # together, which what follows is not
         spare = np.zeros_like(domain.forces)
@@ -583,7 +740,6 @@ class Job:
         )
         domain.fold(spare)
         domain.reset_counters()
-        potential.operators.seconds.update(dict.fromkeys(potential.operators.seconds, 0.0))
 
     def _summary(self, log, simulation, potential, thermo, elapsed):
         """The tables at the end, and the same as JSON."""
@@ -592,9 +748,9 @@ class Job:
         log()
         log(f"Loop of {elapsed:.3f} s for {steps} steps with {system.n_atoms} atoms")
         scale = 1e6 / max(steps, 1) / max(system.n_atoms, 1)
-        if potential.device == "cpu":
+        if steps and potential.device == "cpu":
             self._print_phases(log, phases, elapsed, scale)
-        else:
+        elif steps:
             # without the phases of other hardware
             self._print_phases(log, {n: s for n, s in phases.items() if s[2] > 0}, elapsed, scale)
             log(
@@ -602,10 +758,11 @@ class Job:
                 "backward); other: the rest of the loop"
             )
         per_day = steps * simulation.system.timestep * 1e-3 / max(elapsed, 1e-9) * 86400
-        log(
-            f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / max(steps, 1):.3f} ms/step, "
-            f"{steps * system.n_atoms / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
-        )
+        if steps:
+            log(
+                f"Speed: {per_day:.4g} ns/day, {1e3 * elapsed / steps:.3f} ms/step, "
+                f"{steps * system.n_atoms / max(elapsed, 1e-9):.4g} atom-steps/s, {elapsed * scale:.2f} us/atom/step"
+            )
         drift, uncertainty = thermo.drift()
         not_conserved = simulation.ensemble.not_conserved()
         if not_conserved:
@@ -630,20 +787,21 @@ class Job:
             f"{domain.rebuilds} lists built ({steps / max(domain.rebuilds, 1):.1f} steps each); "
             f"{system.sum(domain.n_ghosts)} ghost atoms"
         )
-        overflows, most_overflowed = simulation.count_overflows()
-        if overflows:
+        overflowed = simulation.count_overflows()
+        if overflowed:
             log.warning(
-                f"in {overflows} steps up to {most_overflowed} atoms had more neighbours than "
-                "the model's sel; the nearest were kept"
+                f"{overflowed:.3g} atoms, on average over the steps, had more neighbours than the model's sel; the "
+                "nearest were kept"
             )
-        if self.prediction:
-            ratio = self.prediction.seconds_per_step * max(steps, 1) / max(elapsed, 1e-9)
+        if self.prediction and steps:
+            ratio = self.prediction.seconds_per_step * steps / max(elapsed, 1e-9)
             log(f"Predicted speed: {self.prediction.ns_per_day:.4g} ns/day, measured / predicted = {ratio:.2f}")
         summary = self._machine_readable(simulation, potential, phases, elapsed)
         summary |= {
             "ns_per_day": per_day,
             "predicted_ns_per_day": self.prediction.ns_per_day if self.prediction else None,
             "drift_meV_per_atom_ns": drift if drift == drift else None,
+            "drift_error_meV_per_atom_ns": uncertainty if drift == drift else None,
             "not_conserved": not_conserved or None,
         }
         if self.processes.size > 1:
@@ -659,7 +817,7 @@ class Job:
             if early[2]:
                 log(f"              up to {early[1]:.0f} atoms per rank are evaluated while messages travel")
         if self.processes.root:
-            self.summary_path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            write_text(self.summary_path, json.dumps(summary, indent=1) + "\n")
 
     @staticmethod
     def _print_phases(log, phases, elapsed, scale):
@@ -677,7 +835,7 @@ class Job:
         s, system, domain, steps = self.settings, simulation.system, simulation.domain, simulation.steps_done
         sizes = replace(self._sizes(potential), tabulated=not s.run.no_tabulate)
         per_step = {name.removeprefix("force: "): mean / max(steps, 1) for name, (_, mean, _) in phases.items()}
-        per_step["force"], per_step["other"] = per_step.pop("assembly"), per_step["other"] + per_step.pop("threads")
+        per_step["force"] = per_step.pop("assembly")
         slowest = self.processes.largest(sum(potential.operators.seconds.values())) / max(steps, 1)
         several = self.processes.size > 1
         by_rank = several and domain.scheme in ("rank", "GPU")  # a box for each

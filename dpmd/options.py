@@ -12,6 +12,11 @@ from typing import Any
 from .errors import InputError
 
 REQUIRED = object()
+#: columns of NAME.thermo.csv: what :meth:`dpmd.simulation.Simulation.observables` returns
+THERMO_COLUMNS = (
+    "step", "time_ps", "temperature_K", "potential_eV", "kinetic_eV", "total_eV", "conserved_eV", "pressure_bar",
+    "volume_A3", "pxx_bar", "pyy_bar", "pzz_bar", "pxy_bar", "pxz_bar", "pyz_bar", "density_g_cm3",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class Option:
         None: any); ``scalar_or_pair`` for a number or two.
     minimum, maximum : inclusive bounds of numbers; choices : allowed words.
     command_line : also an option of md-run (``--name-with-dashes``).
+    script : whether md-run takes it for a LAMMPS script, too; a text says what to do instead, in which
+        ``{value}`` stands for what was given.
     """
 
     name: str
@@ -33,6 +40,7 @@ class Option:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     command_line: bool = False
+    script: bool | str = True
 
     @property
     def flag(self):
@@ -180,7 +188,7 @@ SECTIONS = (
             ),
             Option(
                 "skin", float, 1.0, "by which neighbour lists reach beyond the cutoff", "Å", minimum=0.0, maximum=10.0,
-                command_line=True,
+                command_line=True, script="a LAMMPS script sets the skin itself: neighbor {value:g} bin",
             ),
             Option(
                 "no_tabulate", bool, False, "evaluate exact embedding networks instead of tables (slow)",
@@ -191,8 +199,8 @@ SECTIONS = (
                 "a few functions for far neighbours (slower)", command_line=True,
             ),
             Option(
-                "rank", int, None, "functions of the low-rank tables; default: as many as the precision needs",
-                minimum=1, command_line=True,
+                "rank", int, None, "functions of the low-rank tables (not with no_low_rank or no_tabulate); default: "
+                "as many as the precision needs", minimum=1, command_line=True,
             ),
             Option(
                 "on_overflow", str, "warn", "when an atom has more neighbours than the model's sel: the nearest are "
@@ -204,8 +212,8 @@ SECTIONS = (
                 choices=("node", "rank"), command_line=True,
             ),
             Option(
-                "ranks_per_node", int, None, "with MPI: ranks that share memory and form a node; default all of a "
-                "machine", minimum=1, command_line=True,
+                "ranks_per_node", int, None, "with MPI, decomposition node: ranks that share memory and form a node; "
+                "default all of a machine", minimum=1, command_line=True,
             ),
             Option(
                 "balance", str, "atoms", "with MPI, shares of a node's ranks: atoms: equally many; work: by numbers of "
@@ -226,8 +234,15 @@ SECTIONS = (
                 "check_precision", bool, False, "print the error of the chosen precision on this structure",
                 command_line=True,
             ),
-            Option("continue", bool, False, "go on from the checkpoint of an earlier run", command_line=True),
-            Option("overwrite", bool, False, "replace output files of an earlier run", command_line=True),
+            Option(
+                "continue", bool, False, "go on from the checkpoint of an earlier run", command_line=True,
+                script="a LAMMPS script goes on by its own read_restart, not by --continue; e.g. "
+                'if "${{restart}} > 0" then "read_restart FILE.*" else ..., with -var restart 1',
+            ),
+            Option(
+                "overwrite", bool, False, "replace output files of an earlier run", command_line=True,
+                script="a LAMMPS script replaces its output files in any case, as LAMMPS does; leave the option out",
+            ),
         ),
         required=True,
     ),
@@ -272,6 +287,10 @@ SECTIONS = (
     ),
     Section("thermo", "the table of the log, and NAME.thermo.csv", (
         Option("every", int, 100, "steps between lines", "steps", minimum=1),
+        Option(
+            "columns", (str, None), None, "of NAME.thermo.csv, after step and time_ps; default all, or those that the "
+            "file has if a run goes on", choices=THERMO_COLUMNS,
+        ),
     )),
     Section(
         "output",
@@ -292,7 +311,7 @@ SECTIONS = (
     ),
     Section(
         "analysis",
-        "something computed during the run and written at its end; any number of these",
+        "something computed during the run, written with checkpoints and at its end; any number of these",
         (
             Option(
                 "type", str, REQUIRED, "rdf: radial distribution; coordination: numbers of neighbours; msd: mean "
@@ -302,7 +321,10 @@ SECTIONS = (
             Option("file", str, None, "CSV file; default TYPE.csv"),
             Option("every", int, 10, "steps between samples", "steps", minimum=1),
             Option("first_step", int, 0, "earlier samples are left out", "steps", minimum=0),
-            Option("cutoff_A", float, None, "rdf, coordination: largest distance", "Å", minimum=0.1),
+            Option(
+                "cutoff_A", float, None, "rdf: largest distance, default the model's cutoff; coordination, where it is "
+                "required: up to which an atom is a neighbour", "Å", minimum=0.1,
+            ),
             Option("bins", int, 200, "of the histogram of rdf", minimum=1),
         ),
         repeated=True,
@@ -334,6 +356,8 @@ SECTIONS = (
 )  # fmt: skip
 
 RUN_OPTIONS = next(s for s in SECTIONS if s.name == "run").options
+#: options of [run] that say how several ranks share the work
+OF_RANKS = ("decomposition", "ranks_per_node", "balance", "halo_precision")
 
 
 def suggestion(word, known):

@@ -2,6 +2,8 @@
 
 from contextlib import contextmanager
 
+from dpmd.models.files import written_whole
+
 from .errors import InputError
 
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
@@ -79,7 +81,8 @@ def parity(comparisons, path, title=""):
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
             figure.get_layout_engine().set(h_pad=0.12, w_pad=0.08)
-        figure.savefig(path)
+        with written_whole(path) as beside:
+            figure.savefig(beside)
 
 
 def _parity_panel(axis, comparison, label, unit, scale, small_unit):

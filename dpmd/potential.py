@@ -17,6 +17,7 @@ from dpmd.parallel.domain import UnusableStructure, check_usable, complete_cell
 from .device_system import DeviceSystem
 from .devices import make_operators
 from .errors import InputError
+from .safety import warn_of_overflow
 from .system import System
 from .units import ASE_VELOCITY
 
@@ -61,6 +62,29 @@ def _check_finite(positions, atoms, where="structure"):
         )
 
 
+def check_same_models(processes, potentials):
+    """Raise InputError, on all ranks, unless all of them have read the same model files.  Collective.
+
+    potentials : those of this rank.  Each rank reads the files itself: they may differ from machine to machine,
+    or be replaced between.
+    """
+    if processes.size == 1:
+        return
+    digests = processes.collect([potential.loaded.digest for potential in potentials])
+
+    def check():
+        for k, potential in enumerate(potentials):
+            others = [rank for rank, theirs in enumerate(digests) if theirs[k] != digests[0][k]]
+            if others:
+                raise InputError(
+                    f"{potential.loaded.exact.source.path}: the file that rank {others[0]} has read is not that of "
+                    f"rank 0 ({len(others)} of {processes.size} ranks differ); was it replaced meanwhile, or is it "
+                    "another one on that machine? Start again with the same file everywhere"
+                )
+
+    processes.on_root(check)
+
+
 class Potential:
     """Energies, forces and virials of a Deep Potential.
 
@@ -68,6 +92,8 @@ class Potential:
     or ``"cuda:i"``; precision : ``"double"``, ``"mixed"`` or ``"half"``; threads : default all cores
     that the process may use; tabulate : False for exact embedding networks; skin : Å, by which lists
     are kept valid between calls; low_rank, rank : see :func:`dpmd.models.cache.load_for_operators`.
+    on_overflow : what to do when an atom has more neighbours than the model's sel: ``"warn"``, once, by Python's
+    warnings (the nearest are kept, as in DeePMD-kit), or ``"error"``.
 
     >>> potential = Potential("water.dp")
     >>> potential.evaluate(atoms)["forces"]
@@ -75,8 +101,13 @@ class Potential:
     """
 
     def __init__(
-        self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0, low_rank=True, rank=None
-    ):
+        self, model, device="auto", precision="double", threads=None, tabulate=True, skin=1.0, low_rank=True, rank=None,
+        on_overflow="warn",
+    ):  # fmt: skip
+        if on_overflow not in ("warn", "error"):
+            raise InputError(f'on_overflow = {on_overflow!r}: choose "warn" or "error"')
+        if rank is not None and not (tabulate and low_rank):
+            raise InputError(f"rank = {rank!r} is of low-rank tables, which tabulate and low_rank must allow")
         if not 0 <= skin <= 10:
             raise InputError(f"skin = {skin!r} is out of range; it must be between 0 and 10 Å")
         if threads is not None and not 1 <= threads <= 4096:
@@ -84,6 +115,7 @@ class Potential:
         self.loaded = load_for_operators(model, tabulate, low_rank, rank)
         self.model, self.precision, self.skin = self.loaded.model, precision, skin
         self.operators, self.device = make_operators(self.model, device, precision, threads)
+        self.on_overflow, self._warned = on_overflow, False
         self._followed = self._few = None
         self._batch_builder = None
 
@@ -148,7 +180,8 @@ class Potential:
         """Evaluate ASE Atoms, or a list of them.
 
         Returns a dict: ``energy`` (eV), ``forces`` (n, 3) eV/Å, ``virial`` (3, 3) eV,
-        ``energies`` (n,) eV and, if asked for, ``virials`` (n, 3, 3) eV per atom; for a list, a
+        ``energies`` (n,) eV, for a single structure ``overflowed`` (atoms with more neighbours than the model's sel;
+        on a GPU told when lists are made anew) and, if asked for, ``virials`` (n, 3, 3) eV per atom; for a list, a
         list of such dicts, in order.
 
         fparam, aparam : frame and atomic parameters, for models that have them; for a list of
@@ -168,7 +201,20 @@ class Potential:
         if aparam is not None:
             aparam = followed.in_order(self._atomic_parameters(aparam, len(atoms)))
         result = self._operate(followed.operators, followed.domain, fparam, aparam, atomic_virials)
-        return followed.results(result)
+        values = followed.results(result)
+        self._tell_overflow(values["overflowed"])
+        return values
+
+    def _tell_overflow(self, n_atoms):
+        if not n_atoms or (self._warned and self.on_overflow == "warn"):
+            return
+        if self.on_overflow == "error":
+            raise InputError(
+                f'structure: {n_atoms} atoms have more neighbours than the model\'s sel, and on_overflow is "error". '
+                'Use a model with larger sel, check the structure, or on_overflow="warn"'
+            )
+        self._warned = True
+        warn_of_overflow(f"{n_atoms} atoms", 3)
 
     def _follow(self, atoms, types):
         if self._followed is None or not self._followed.move_to(atoms, types):
@@ -243,6 +289,7 @@ class Potential:
             np.array([atoms.pbc for atoms in structures], bool), self.model.cutoff, self._batch_builder,
         )  # fmt: skip
         result = self._operate(self.operators, batch, fparam, aparam, atomic_virials, batch.offsets)
+        self._tell_overflow(result.overflowed)
         forces = batch.fold(batch.forces)
         virials = batch.fold(result.atomic_virials) if atomic_virials else None
         results = []
@@ -347,7 +394,7 @@ class _Followed:
             "forces": self._in_input_order(self._forces()),
             "virial": evaluation.virials[0],
             "energies": self._in_input_order(evaluation.atomic_energies),
-            "overflowed": evaluation.overflowed,
+            "overflowed": evaluation.overflowed if evaluation.counted else 0,
         }
         if evaluation.atomic_virials is not None:
             values["virials"] = self._in_input_order(self.domain.fold(evaluation.atomic_virials))

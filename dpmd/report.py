@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmd.models.files import write_text, written_whole
+
 from .errors import InputError
 from .plots import GRID, INK, MUTED, PALETTE, style
 
@@ -17,7 +19,7 @@ from .plots import GRID, INK, MUTED, PALETTE, style
 _PHASES = {
     "geometry": "#174e6f", "embedding": "#2a6f97", "descriptor": "#5b9bbf", "fitting": "#9cc5de",
     "force": "#c9e0ee", "waiting": "#e4e7eb", "neighbor": "#e07a3f", "communication": "#f0b088",
-    "integrate": "#3a9d6e", "output": "#c9a227", "other": "#b8c1cc",
+    "integrate": "#3a9d6e", "output": "#c9a227", "other": "#b8c1cc", "threads": "#8d99a6",
 }  # fmt: skip
 
 
@@ -193,8 +195,8 @@ def _times(axis, run):
     total = sum(phases.values())
     main = {name: t for name, t in phases.items() if t >= 0.015 * total}
     rest = total - sum(main.values())
-    if rest > 0:
-        main["other"] = main.pop("other", 0.0) + rest
+    if rest > 1e-9 * total:
+        main["smaller ones"] = rest
     colours = [_PHASES.get(name.removeprefix("force: "), MUTED) for name in main]
     wedges, _ = axis.pie(
         list(main.values()), colors=colours, startangle=90, counterclock=False, radius=1.0,
@@ -223,12 +225,13 @@ def _panels(run):
     """The panels for which there are data, in reading order."""
     thermo, several = run.thermo, len(run.thermo.get("time_ps", ())) > 1
     volume = thermo.get("volume_A3", np.zeros(0))
+    pressure = thermo.get("pressure_bar", np.full(1, np.nan))
     wanted = (
-        (several, _temperature),
-        (several, _potential),
-        (several and not run.summary.get("not_conserved"), _conserved),
-        (several and np.isfinite(thermo["pressure_bar"]).all(), _pressure),
-        (several and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
+        (several and "temperature_K" in thermo, _temperature),
+        (several and "potential_eV" in thermo, _potential),
+        (several and "conserved_eV" in thermo and not run.summary.get("not_conserved"), _conserved),
+        (several and np.isfinite(pressure).all(), _pressure),
+        (several and len(volume) and np.isfinite(volume).all() and np.ptp(volume) > 1e-9 * volume.mean(), _volume),
         ("radial distribution" in run.analyses, _rdf),
         ("coordination numbers" in run.analyses, _coordination),
         ("mean square displacement" in run.analyses, _msd),
@@ -254,7 +257,9 @@ def _facts(run):
         (f"{steps * timestep * 1e-3:.3g}", "ps", f"{steps:,} steps of {timestep:g} fs"),
     ]
     if s.get("drift_meV_per_atom_ns") is not None:
-        facts.append((f"{s['drift_meV_per_atom_ns']:.2g}", "meV/atom/ns", "drift of the conserved energy"))
+        error = s.get("drift_error_meV_per_atom_ns")
+        unit = "meV/atom/ns" if error is None else f"± {error:.2g} meV/atom/ns"
+        facts.append((f"{s['drift_meV_per_atom_ns']:.2g}", unit, "drift of the conserved energy"))
     return facts
 
 
@@ -317,12 +322,13 @@ def write(run, path):
     with style() as pyplot:
         figure = draw(run, pyplot)
         if path.suffix != ".html":
-            figure.savefig(path)
+            with written_whole(path) as beside:
+                figure.savefig(beside)
             return
         picture = io.BytesIO()
         figure.savefig(picture, format="svg")
     data = base64.b64encode(picture.getvalue()).decode()
-    path.write_text(_PAGE.format(name=html.escape(run.name), data=data, log=html.escape(run.log)), encoding="utf-8")
+    write_text(path, _PAGE.format(name=html.escape(run.name), data=data, log=html.escape(run.log)))
 
 
 _PAGE = """<!DOCTYPE html>

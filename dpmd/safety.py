@@ -1,10 +1,13 @@
 """Stops a run that has gone wrong, names the atoms, and keeps the last good frame."""
 
+import warnings
 from itertools import chain
 from pathlib import Path
 
 import ase.io
 import numpy as np
+
+from dpmd.models.files import written_whole
 
 from .errors import RunError
 from .simulation import Hook
@@ -24,20 +27,22 @@ class Safety(Hook):
         self.every = every
         self.max_displacement, self.failure_path = max_displacement, Path(failure_path)
         self.stop_on_overflow, self.good = stop_on_overflow, None
+        self.seen = 0, 0  # overflowed atoms and evaluations
 
     def __call__(self, simulation):
         system = simulation.system
         force, speed = system.largest_norms()
         displacement = speed * system.timestep
         insane = not (np.isfinite([force, system.own_energy]).all() and displacement <= self.max_displacement)
-        overflowed = self.stop_on_overflow and simulation.overflows > 0
+        overflowed = self.stop_on_overflow and simulation.overflowed > self.seen[0]
         insane, overflowed = system.processes.largest(np.array([insane, overflowed], float))
         if overflowed:
-            _, most = simulation.count_overflows()
+            lately = system.sum(simulation.overflowed - self.seen[0]) / (simulation.evaluations - self.seen[1])
             raise RunError.everywhere_raised(
-                f"step {system.step}: {most} atoms have more neighbours than the model's sel, "
+                f"step {system.step}: {int(np.ceil(lately))} atoms have more neighbours than the model's sel, "
                 'and on_overflow is "error". Use a model with larger sel, or on_overflow = "warn"'
             )
+        self.seen = simulation.overflowed, simulation.evaluations
         if not insane:
             self.good = system.copy(self.good)
             return
@@ -73,7 +78,8 @@ class Safety(Hook):
         frames = [good.to_ase()] if good is not None else []
         bad = bad.to_ase(forces=False)
         bad.calc = None
-        ase.io.write(self.failure_path, [*frames, bad], format="extxyz")
+        with written_whole(self.failure_path) as beside:
+            ase.io.write(beside, [*frames, bad], format="extxyz")
         if good is not None:
             lines.append(f"The last good frame (step {good.step}) and the bad one are in {self.failure_path}.")
         else:
@@ -98,3 +104,24 @@ class Safety(Hook):
         k = int(np.argmin(np.nan_to_num(distance, nan=np.inf)))
         name = (*system.type_names, "X")[domain.types[row[k]]]
         return f"{name} (id {domain.ids[row[k]]}) at {distance[k]:.3f} Å"
+
+
+class OverflowWarning(Hook):
+    """Warns, once, by Python's warnings, when an atom has more neighbours than the model's sel."""
+
+    several_ranks = True
+    warned = False
+
+    def __call__(self, simulation):
+        if simulation.overflowed and not self.warned:
+            self.warned = True
+            warn_of_overflow(f"step {simulation.system.step}: atoms", 2)
+
+
+def warn_of_overflow(who, depth):
+    """One of Python's warnings, of the caller ``depth`` calls up."""
+    warnings.warn(
+        f"{who} have more neighbours than the model's sel: the nearest count, as in DeePMD-kit, and the energy is not "
+        'smooth there; on_overflow="error" refuses that',
+        stacklevel=depth + 1,
+    )

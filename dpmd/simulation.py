@@ -11,7 +11,7 @@ import numpy as np
 from dpmd.parallel.domain import UnusableStructure
 
 from .errors import RunError
-from .units import temperature
+from .units import DENSITY, temperature
 
 _components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "yy", "zz", "xy", "xz", "yz"))
 
@@ -24,18 +24,27 @@ class Timers(dict):
 
     def __init__(self, processes):
         super().__init__(force=0.0, neighbor=0.0, communication=0.0, integrate=0.0, output=0.0, waiting=0.0)
-        self._processes, self._waited = processes, 0.0
+        self._processes, self._compiling, self._aside = processes, None, (0.0, 0.0)
+
+    def begin(self, compiling=None):
+        """Start from zero; ``compiling.seconds``, if given, count in no phase from now on."""
+        self.update(dict.fromkeys(self, 0.0))
+        self._compiling = compiling
+
+    def _seconds_aside(self):
+        return self._processes.waiting, self._compiling.seconds if self._compiling else 0.0
 
     def start(self):
         """Begin a phase; returns the time now."""
-        self._waited = self._processes.waiting
+        self._aside = self._seconds_aside()
         return time.perf_counter()
 
     def lap(self, phase, since):
         """Add the time since ``since`` to ``phase``; returns the time now."""
-        now, waited = time.perf_counter(), self._processes.waiting - self._waited
-        self._waited += waited
-        self[phase] += now - since - waited
+        now, before = time.perf_counter(), self._aside
+        self._aside = self._seconds_aside()
+        waited, compiled = (after - old for after, old in zip(self._aside, before, strict=True))
+        self[phase] += now - since - waited - compiled
         self["waiting"] += waited
         return now
 
@@ -60,8 +69,12 @@ class Hook:
     def __call__(self, simulation):
         """At a step that is due."""
 
-    def saved(self, simulation):
-        """After a checkpoint: what is in memory alone may be needed by a run that goes on from there."""
+    def saving(self, simulation, last):
+        """Before a checkpoint is written: time for files that are to be no older; ``last``: of this run."""
+
+    def state(self):
+        """Numbers and arrays that a run needs to go on from a checkpoint."""
+        return {}
 
     def finish(self, simulation):
         """After the last step, also when the run is stopped early."""
@@ -97,11 +110,11 @@ class Simulation:
         self.system, self.operators, self.domain, self.ensemble = system, operators, domain, ensemble
         self.hooks, self.parameters = list(hooks), parameters or {}
         self.timers = Timers(system.processes)
-        self.steps_done = 0
+        self.steps_done, self._total_mass = 0, None
         #: how often forces were computed
         self.evaluations = 0
-        #: evaluations in which atoms of this rank had more neighbours than the model's sel, and the most of them
-        self.overflows, self.most_overflowed = 0, 0
+        #: this rank's atoms with more neighbours than the model's sel, summed over evaluations
+        self.overflowed = 0
         #: a hook or a signal sets this to a reason, and the run ends after the step
         self.stop_reason = None
         #: True once a step was left by an error, so that the state belongs to no time
@@ -111,7 +124,17 @@ class Simulation:
 
     @classmethod
     def from_atoms(cls, atoms, model, **options):
-        """A simulation of ASE Atoms with a model file; see :func:`dpmd.building.simulation` for the options."""
+        """A simulation of ASE Atoms with a model file, ready to :meth:`run`.
+
+        atoms : ASE Atoms, which are not changed; model : path, or a :class:`dpmd.Potential` to share.
+
+        Options and their defaults: ``ensemble="nve"`` (or nvt, npt, nph) with the keys of an input file's
+        ``[ensemble]`` (``temperature_K=330``, ``thermostat="langevin"``, ``pressure_bar=1``, ...: see
+        ``md-run --help-input``); ``timestep_fs=0.5``; ``initial_temperature_K=None``; ``seed=1``; ``steps=0``, over
+        which ramps extend; ``device="auto"``; ``precision="mixed"``; ``threads=None``, all cores; ``skin=1.0`` (Å);
+        ``fparam=None``, ``aparam=None``; ``hooks=()``; ``safe=True``; ``processes=None``, ``decomposition="node"``.
+        :func:`dpmd.building.simulation` explains each.  Raises InputError for whatever does not fit.
+        """
         from .building import simulation
 
         return simulation(atoms, model, **options)
@@ -180,22 +203,19 @@ class Simulation:
             domain.positions, domain.types, domain.neighbors, domain.forces, **self.present_parameters()
         )
         clock = self.timers.lap("force", clock)
-        overflowed = system.take(domain.fold(domain.forces), result)
+        self.overflowed += system.take(domain.fold(domain.forces), result)
         self.evaluations += 1
-        if overflowed:
-            self.overflows += 1
-            self.most_overflowed = max(self.most_overflowed, overflowed)
         clock = self.timers.lap("communication", clock)
         (self.ensemble.minimizing_forces if minimizing else self.ensemble.after_forces)(system)
         self.timers.lap("integrate", clock)
 
     def count_overflows(self):
-        """Evaluations in which atoms had more neighbours than the model's sel, and how many at most.  Collective.
+        """Atoms with more neighbours than the model's sel, of the whole system: their mean over evaluations.
 
-        On several ranks the first is that of the rank with the most, the second the sum of what each had at most.
+        Collective.
         """
-        processes = self.system.processes
-        return int(processes.largest(self.overflows)), int(processes.sum(self.most_overflowed))
+        self.overflowed += self.system.overflowed_meanwhile()
+        return float(self.system.sum(self.overflowed)) / max(self.evaluations, 1)
 
     def present_parameters(self):
         """``parameters``, and those of each atom that the system carries as ``atomic_parameters`` (n, k)."""
@@ -271,10 +291,16 @@ class Simulation:
 
     # ------------------------------------------------------------------ what the log shows
 
-    def observables(self):
-        """Step, time (ps), temperature (K), energies (eV), volume (Å^3), pressure and its tensor (bar).
+    def _mass(self):
+        """u, of the whole system; summed when first asked for."""
+        if self._total_mass is None:
+            self._total_mass = float(self.system.sum(self.system.masses.sum()))
+        return self._total_mass
 
-        Pressures and volume are NaN unless all three directions are periodic.
+    def observables(self):
+        """Step, time (ps), temperature (K), energies (eV), volume (Å^3), pressure and its tensor (bar), density.
+
+        Pressures, volume and density (g/cm^3) are NaN unless all three directions are periodic.
         """
         system = self.system
         tensor, volume = np.full((3, 3), np.nan), np.nan
@@ -294,4 +320,5 @@ class Simulation:
             "pressure_bar": np.trace(tensor) / 3,
             "volume_A3": volume,
             **{f"p{a}{b}_bar": tensor[i, j] for a, b, i, j in _components},
+            "density_g_cm3": self._mass() / volume * DENSITY,
         }

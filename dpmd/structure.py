@@ -62,13 +62,28 @@ def _read_lammps_data(path, elements, where):
     return atoms
 
 
-def read(settings, base):
+def _announced_atoms(path):
+    """How many atoms a file says it has, from its first lines; 0 if it does not say."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            head = file.read(4000)
+    except OSError:
+        return 0
+    data = re.search(r"^\s*(\d+)\s+atoms\s*(#.*)?$", head, re.MULTILINE) if _is_lammps_data(path) else None
+    found = data or re.match(r"\s*(\d+)\s*\n", head)  # xyz and its kin
+    return int(found[1]) if found else 0
+
+
+def read(settings, base, check_size=None):
     """ASE Atoms from a validated ``[structure]`` section; ``base`` is the folder of the input file.
 
+    check_size : function(n_atoms, where, [positions, cell, periodic] of some of them), called before there are so many.
     Raises InputError for a missing, unreadable or nonsensical structure.
     """
     where = settings.where("file")
     path = find_input(Path(base) / settings.file, "structure file", where)
+    if check_size is not None:
+        check_size(_announced_atoms(path), where)
     try:
         if settings.format in ("lammps-data", "lammps") or (settings.format is None and _is_lammps_data(path)):
             atoms = _read_lammps_data(path, settings.elements, where)
@@ -99,6 +114,9 @@ def read(settings, base):
         raise InputError(
             f"{settings.where('replicate')}: {copies} copies of {len(atoms)} atoms are more than {_MOST_ATOMS:.0e}"
         )
+    if check_size is not None:
+        place = settings.where("replicate") if copies > 1 else where
+        check_size(len(atoms) * copies, place, atoms.positions, atoms.cell.array, atoms.pbc)
     if copies > 1:
         atoms = atoms.repeat(settings.replicate)
     _set_masses(atoms, settings)

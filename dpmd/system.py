@@ -209,11 +209,16 @@ class System:
     def take(self, forces, result):
         """Forces (n, 3) and the evaluation that they come from now belong to the positions.
 
-        Returns the number of this process's atoms with more neighbours than the model's sel.
+        Returns how many of this process's atoms had more neighbours than the model's sel, summed over the
+        evaluations since it was last told: this one or, on a GPU, those with the last list.
         """
         self.forces[:] = forces
         self._parts = np.array([result.energies[0], *result.virials[0].flat])
         return result.overflowed
+
+    def overflowed_meanwhile(self):
+        """What :meth:`take` has not told yet."""
+        return 0
 
     def kick(self, time):
         """v += a time (ps)."""

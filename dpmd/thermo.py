@@ -6,22 +6,44 @@ import time
 
 from tqdm import tqdm
 
+from .errors import InputError
 from .log import drift_per_atom, thermo_header, thermo_line
+from .options import THERMO_COLUMNS
 from .simulation import Hook
+
+
+def columns_to_write(wanted, path, where):
+    """Columns of the CSV file, or None for all.  Raises InputError, saying ``where``, if the file has others.
+
+    wanted : names, or None for what the file has; path : a file to go on with, or None for a new one.
+    """
+    columns = None if wanted is None else list(dict.fromkeys(("step", "time_ps", *wanted)))
+    if path is None:
+        return columns
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        there = next(csv.reader(file), [])
+    if columns is None and there and set(there) <= set(THERMO_COLUMNS):
+        return there
+    if there != (columns or list(THERMO_COLUMNS)):
+        raise InputError(
+            f"{where}: {path} has the columns {', '.join(there) or '(none)'} and cannot go on with "
+            f"{', '.join(columns or THERMO_COLUMNS)}; set those, or leave columns out"
+        )
+    return columns
 
 
 class Thermo(Hook):
     """Prints the table of the log and writes it, with all digits, to a CSV file.
 
     every : steps; log : :class:`dpmd.log.Log`; path : CSV file, or None for no file; offset :
-    bytes of the file to keep (a continued run), or None to start anew.
+    bytes of the file to keep (a continued run), or None to start anew; columns : of the file, None for all.
     """
 
     format = "csv"
     several_ranks = True
 
-    def __init__(self, every, log, path, offset=None):
-        self.every, self.log, self.path = every, log, path
+    def __init__(self, every, log, path, offset=None, columns=None):
+        self.every, self.log, self.path, self.columns = every, log, path, columns
         self.file = None
         if path is not None:
             self.file = open(path, "w" if offset is None else "r+", newline="", encoding="utf-8")  # noqa: SIM115
@@ -45,6 +67,7 @@ class Thermo(Hook):
             self._write(values)
 
     def _write(self, values):
+        values = {key: values[key] for key in self.columns or values}
         writer = csv.DictWriter(self.file, values)
         if self.new:
             writer.writeheader()

@@ -10,6 +10,8 @@ import ase.io
 import numpy as np
 from ase.io.extxyz import write_extxyz
 
+from dpmd.models.files import written_whole
+
 from .errors import InputError
 from .simulation import Hook
 
@@ -132,14 +134,10 @@ class AseTrajectory:
     @staticmethod
     def _cut(path, frames):
         """Keep the first frames; the file appears whole or the old one stays."""
-        temporary = path.with_name(path.name + ".tmp")
-        try:
-            with ase.io.trajectory.Trajectory(path) as old, ase.io.trajectory.Trajectory(temporary, "w") as new:
-                for number in range(frames):
-                    new.write(old[number])
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        trajectory = ase.io.trajectory.Trajectory
+        with written_whole(path) as beside, trajectory(path) as old, trajectory(beside, "w") as new:
+            for number in range(frames):
+                new.write(old[number])
 
     def write(self, system, velocities, forces, unwrap, of_atoms=None):
         self.file.write(system.to_ase(velocities, forces, unwrap))

@@ -8,13 +8,16 @@ transforms (scipy.fft), in N log N.  Sources: M. P. Allen, D. J. Tildesley, "Com
 Liquids" (2017), chapters 2.6, 2.7 and 8; G. R. Kneller et al., Comput. Phys. Commun. 91, 191 (1995).
 """
 
+import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import scipy.fft
 
 from dpmd.kernels.neighbors import NeighborListBuilder
+from dpmd.models.files import write_text
 from dpmd.parallel.batch import Batch
 from dpmd.parallel.domain import complete_cell
 
@@ -25,6 +28,8 @@ from .simulation import Hook
 DIFFUSION_SI = 1e-8
 #: 1/cm per THz
 WAVENUMBER = 33.35640951981521
+#: blocks of a series from whose slopes a diffusion coefficient and its error come
+DIFFUSION_BLOCKS = 8
 
 
 # --------------------------------------------------------------------- structure
@@ -67,6 +72,26 @@ class PairCounter:
         self.atoms += of_type
         self.density += of_type / abs(np.linalg.det(cell))
         self.frames += 1
+
+    def state(self):
+        """All counts, as named arrays."""
+        most = max((n for row in self.coordination for seen in row for n in seen), default=0)
+        coordination = np.zeros((self.n_types, self.n_types, most + 1), np.int64)
+        for a, row in enumerate(self.coordination):
+            for b, seen in enumerate(row):
+                coordination[a, b, list(seen)] = list(seen.values())
+        return {
+            "counts": self.counts, "coordination": coordination, "density": self.density, "atoms": self.atoms,
+            "frames": np.array(self.frames),
+        }  # fmt: skip
+
+    def restore(self, state):
+        """Go on from what :meth:`state` returned."""
+        self.counts, self.density, self.atoms = (np.array(state[name]) for name in ("counts", "density", "atoms"))
+        self.frames = int(state["frames"])
+        self.coordination = [
+            [{n: int(row[n]) for n in np.flatnonzero(row).tolist()} for row in rows] for rows in state["coordination"]
+        ]
 
     @property
     def distances(self):
@@ -144,16 +169,65 @@ def mean_square_displacement(positions):
     return np.maximum((both - 2 * correlation).mean(axis=1), 0.0)
 
 
-def diffusion_coefficient(times, displacement, begin=0.1, end=0.5):
-    """Slope / 6 of a straight line through msd(t), Å^2/ps (times 1e-8: m^2/s).
+@dataclass(frozen=True)
+class Diffusion:
+    """A diffusion coefficient and its standard error, Å^2/ps (times 1e-8: m^2/s).
 
-    begin, end : the part of the longest lag that is fitted; short lags are ballistic, long ones have
-    few independent samples.  NaN for fewer than three points.
+    begin, end : ps, the lags of the msd whose slope it is; reason : why there is none (then it is NaN), else "".
     """
-    chosen = (times >= begin * times[-1]) & (times <= end * times[-1])
-    if chosen.sum() < 3:
-        return float("nan")
-    return float(np.polyfit(times[chosen], displacement[chosen], 1)[0] / 6)
+
+    coefficient: float = math.nan
+    error: float = math.nan
+    begin: float = math.nan
+    end: float = math.nan
+    reason: str = ""
+
+
+def diffusion_coefficient(positions, interval):
+    """Slope / 6 of a straight line through the mean square displacement, as :class:`Diffusion`.
+
+    positions : (frames, n, 3) Å, unwrapped; interval : ps between frames.
+    The series is cut into 8 blocks.  Each gives a slope, between the lag at which free flight has ended (doubling
+    the lag multiplies the msd by less than 2^1.15; 2^2 in free flight) and half its length; their mean and its
+    standard error are returned (D. Frenkel, B. Smit, "Understanding Molecular Simulation" (2002), chapter 4.4
+    and appendix D.3).  No coefficient is given where that lag is not reached, or not left behind by a factor of
+    two, or where the line is not straight: where the slopes of its halves differ by more than a fifth and three
+    standard errors.
+    """
+    positions = np.asarray(positions, float)
+    length = len(positions) // DIFFUSION_BLOCKS
+    last = length // 2
+    if last < 6:
+        return Diffusion(reason=f"{len(positions)} samples are too few; it takes {12 * DIFFUSION_BLOCKS}")
+    first = len(positions) - DIFFUSION_BLOCKS * length
+    blocks = positions[first:].reshape(DIFFUSION_BLOCKS, length, *positions.shape[1:])
+    msd = np.array([mean_square_displacement(block)[: last + 1] for block in blocks])
+    mean = np.maximum(msd.mean(axis=0), 1e-300)
+    lags = np.arange(1, last // 2 + 1)
+    exponents = np.log2(mean[2 * lags] / mean[lags])
+    diffusive = np.flatnonzero(exponents <= 1.15)
+    here = f"lags reach to {last * interval:.3g} ps, a {2 * DIFFUSION_BLOCKS}th of the run"
+    if not len(diffusive):
+        return Diffusion(
+            reason=f"atoms still fly freely: the msd grows as t^{exponents[-1]:.2g} ({here}); the run is too short"
+        )
+    begin = int(lags[diffusive[0]])
+    times = interval * np.arange(last + 1)
+
+    def slopes(start, stop):
+        t = times[start : stop + 1] - times[start : stop + 1].mean()
+        return msd[:, start : stop + 1] @ t / (t @ t)
+
+    def standard_error(values):
+        return values.std(ddof=1) / math.sqrt(len(values))
+
+    whole, middle = slopes(begin, last), (begin + last) // 2
+    bend = slopes(middle, last) - slopes(begin, middle)
+    if abs(bend.mean()) > max(3 * standard_error(bend), 0.2 * abs(whole.mean())):
+        return Diffusion(
+            reason=f"the msd is not a straight line from {times[begin]:.3g} ps on ({here}); the run is too short"
+        )
+    return Diffusion(whole.mean() / 6, standard_error(whole) / 6, float(times[begin]), float(times[last]))
 
 
 def velocity_autocorrelation(velocities, weights=None):
@@ -200,12 +274,43 @@ def unwrapped(structures):
 # --------------------------------------------------------------------- during a run
 
 
+def _first_line(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().rstrip("\n")
+
+
+class _Series:
+    """Rows of one shape, to which others are added; ``rows`` (n, ...) is a view of them."""
+
+    def __init__(self):
+        self._room, self._n = None, 0
+
+    def append(self, row):
+        if self._room is None:
+            self._room = np.empty((16, *row.shape))
+        if self._n == len(self._room):
+            self._room = np.concatenate([self._room, np.empty_like(self._room)])
+        self._room[self._n] = row
+        self._n += 1
+
+    @property
+    def rows(self):
+        return self._room[: self._n]
+
+    @rows.setter
+    def rows(self, rows):
+        self._room, self._n = np.array(rows, float), len(rows)
+
+
 class AnalysisHook(Hook):
     """An analysis that gathers samples during a run and writes a CSV file with checkpoints and at its end.
 
     every : steps between samples; path : file; first_step : samples before it are left out; log : a
     function of text for what is found, or None.  On several ranks root does it all; ``whole`` is the
     system with everybody's atoms.
+
+    The samples are part of checkpoints (:meth:`state`, :meth:`restore`), so that a run that goes on from one writes
+    the file that an unstopped run writes.
     """
 
     several_ranks = True
@@ -213,9 +318,28 @@ class AnalysisHook(Hook):
     def __init__(self, path, every, first_step=0, log=None):
         self.path, self.every, self.first_step, self.log = Path(path), every, first_step, log
         self.steps, self._next_save = [], 0.0
+        #: samples in the file
+        self._written = 0
+
+    @property
+    def format(self):
+        """What samples are taken; those of another kind cannot be added to them."""
+        return f"{self.title} (every = {self.every}, first_step = {self.first_step})"
+
+    def position(self):
+        """Samples so far."""
+        return len(self.steps)
+
+    def state(self):
+        """The samples, as named arrays."""
+        return {"steps": np.array(self.steps, np.int64)}
+
+    def restore(self, state):
+        """Go on from the samples that :meth:`state` returned."""
+        self.steps = state["steps"].tolist()
 
     def start(self, simulation):
-        self._seen = None
+        self._seen, self.whole = None, simulation.system.whole()
 
     def __call__(self, simulation):
         step = simulation.system.step
@@ -226,25 +350,42 @@ class AnalysisHook(Hook):
                 self.steps.append(step)
                 self.sample(self.whole)
 
-    def saved(self, simulation):
-        # a run that is killed is to lose no samples; but long series take time, less than a twentieth of it
+    def saving(self, simulation, last):
+        # long series take time, which is to be less than a twentieth of the run's
         begin = time.monotonic()
-        if self.steps and begin > self._next_save:
-            log, self.log = self.log, None
+        if last or begin > self._next_save:
             self._write(simulation)
-            self.log, end = log, time.monotonic()
+            end = time.monotonic()
             self._next_save = end + 20 * (end - begin)
 
     def finish(self, simulation):
-        if self.steps:
+        self._write(simulation)
+        if self.steps and self.log:
+            for text in self.findings(simulation):
+                self.log(text)
+
+    def complete(self, simulation):
+        """Write the file where a run that was killed after its last checkpoint has left none, or an older one."""
+        self.start(simulation)
+        if self.steps and not (self.path.exists() and self._header() == _first_line(self.path)):
             self._write(simulation)
+            self.log(f"{self.path} was written from the samples of the checkpoint")
+
+    def _header(self):
+        return f"# {self.title}; steps {self.steps[0]} to {self.steps[-1]}, {len(self.steps)} samples"
 
     def _write(self, simulation):
+        if len(self.steps) == self._written:
+            return
         columns = self.columns(simulation)
-        header = f"# {self.title}; steps {self.steps[0]} to {self.steps[-1]}, {len(self.steps)} samples"
-        lines = [header, ",".join(columns)]
+        lines = [self._header(), ",".join(columns)]
         lines += [",".join(f"{v:.8g}" for v in row) for row in zip(*columns.values(), strict=True)]
-        self.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(self.path, "\n".join(lines) + "\n")
+        self._written = len(self.steps)
+
+    def findings(self, simulation):
+        """Sentences for the log at the end."""
+        return ()
 
     def sample(self, system):
         """Take up the present state."""
@@ -270,6 +411,19 @@ class RadialDistributionHook(AnalysisHook):
         super().__init__(path, every, first_step, log)
         self.cutoff, self.bins, self.counter = cutoff, bins, None
 
+    @property
+    def format(self):
+        return f"{super().format[:-1]}, cutoff_A = {self.cutoff:g}, bins = {self.bins})"
+
+    def state(self):
+        return super().state() | (self.counter.state() if self.counter else {})
+
+    def restore(self, state):
+        super().restore(state)
+        if self.steps:
+            self.counter = PairCounter(len(state["atoms"]), self.cutoff, self.bins)
+            self.counter.restore(state)
+
     def sample(self, system):
         if self.counter is None:
             self.counter = PairCounter(len(system.type_names), self.cutoff, self.bins)
@@ -289,7 +443,7 @@ class CoordinationHook(RadialDistributionHook):
     title = "coordination numbers"
 
     def columns(self, simulation):
-        present, mean = self._present_types(self.whole), self.counter.mean_coordination()
+        present = self._present_types(self.whole)
         pairs = [(f"{a}-{b}", i, j) for i, a in present for j, b in present]
         most = max((max(self.counter.coordination[i][j], default=0) for _, i, j in pairs), default=0)
         found = {"neighbours": np.arange(most + 1)}
@@ -297,70 +451,94 @@ class CoordinationHook(RadialDistributionHook):
             seen = self.counter.coordination[i][j]
             share = np.array([seen.get(n, 0) for n in range(most + 1)], float)
             found[f"share_{name}"] = share / max(share.sum(), 1)
-            if self.log:
-                self.log(f"Coordination {name} within {self.cutoff:g} Å: {mean[i, j]:.3f}")
         return found
 
+    def findings(self, simulation):
+        present, mean = self._present_types(self.whole), self.counter.mean_coordination()
+        for i, a in present:
+            for j, b in present:
+                yield f"Coordination {a}-{b} within {self.cutoff:g} Å: {mean[i, j]:.3f}"
 
-class MeanSquareDisplacementHook(AnalysisHook):
+
+class _SeriesHook(AnalysisHook):
+    """Keeps a vector of every atom, in id order: 24 bytes per atom and sample, in checkpoints too."""
+
+    def __init__(self, path, every, first_step=0, log=None):
+        super().__init__(path, every, first_step, log)
+        self.series = _Series()
+
+    def state(self):
+        return super().state() | ({"series": self.series.rows} if self.steps else {})
+
+    def restore(self, state):
+        super().restore(state)
+        if self.steps:
+            self.series.rows = state["series"]
+
+    def sample(self, system):
+        vectors = self.vectors(system)
+        ordered = np.empty_like(vectors)
+        ordered[np.argsort(np.argsort(system.ids))] = vectors
+        self.series.append(ordered)
+
+    def vectors(self, system):
+        """What is kept, (n, 3), in the order of ``system``."""
+        raise NotImplementedError
+
+    def _by_type(self):
+        """``(name, (samples, n, 3))`` of each type."""
+        types = self.whole.types[np.argsort(self.whole.ids)]
+        for t, name in self._present_types(self.whole):
+            yield name, self.series.rows[:, types == t]
+
+    def _times(self, simulation):
+        """(samples,) ps, from 0 on."""
+        return np.arange(len(self.steps)) * self.every * simulation.system.timestep
+
+
+class MeanSquareDisplacementHook(_SeriesHook):
     """Mean square displacement of each type over all time origins, and diffusion coefficients.
 
-    Displacements are relative to the centre of mass.  Keeps 24 bytes per atom and sample.
+    Displacements are relative to the centre of mass, if there is more than one atom.
     """
 
     title = "mean square displacement"
 
-    def __init__(self, path, every, first_step=0, log=None):
-        super().__init__(path, every, first_step, log)
-        self.positions = []
-
-    def sample(self, system):
+    def vectors(self, system):
         positions = system.unwrapped_positions
-        positions -= system.masses @ positions / system.masses.sum()
-        ordered = np.empty_like(positions)
-        ordered[np.argsort(np.argsort(system.ids))] = positions
-        self.positions.append(ordered)
+        if len(positions) > 1:
+            positions -= system.masses @ positions / system.masses.sum()
+        return positions
 
     def columns(self, simulation):
-        system = self.whole
-        series, types = np.array(self.positions), system.types[np.argsort(system.ids)]
-        times = np.arange(len(series)) * self.every * simulation.system.timestep
-        found = {"time_ps": times}
-        for t, name in self._present_types(system):
-            found[f"msd_{name}_A2"] = msd = mean_square_displacement(series[:, types == t])
-            coefficient = diffusion_coefficient(times, msd) if len(times) > 2 else float("nan")
-            if self.log and coefficient == coefficient:
-                self.log(
-                    f"Diffusion of {name}: {coefficient * DIFFUSION_SI:.3g} m^2/s (msd fitted from "
-                    f"{0.1 * times[-1]:.3g} to {0.5 * times[-1]:.3g} ps, no finite-size correction)"
-                )
-        return found
+        found = {"time_ps": self._times(simulation)}
+        return found | {f"msd_{name}_A2": mean_square_displacement(series) for name, series in self._by_type()}
+
+    def findings(self, simulation):
+        for name, series in self._by_type():
+            found = diffusion_coefficient(series, self.every * simulation.system.timestep)
+            if found.reason:
+                yield f"Diffusion of {name}: cannot be given: {found.reason}"
+                continue
+            value, error = found.coefficient * DIFFUSION_SI, found.error * DIFFUSION_SI
+            yield (
+                f"Diffusion of {name}: {value:.3g} +- {error:.2g} m^2/s "
+                f"(slope of the msd from {found.begin:.3g} to {found.end:.3g} ps in {DIFFUSION_BLOCKS} blocks, "
+                "no finite-size correction)"
+            )
 
 
-class VelocityAutocorrelationHook(AnalysisHook):
-    """Velocity autocorrelation of each type over all time origins.  Keeps 24 bytes per atom and sample."""
+class VelocityAutocorrelationHook(_SeriesHook):
+    """Velocity autocorrelation of each type over all time origins."""
 
     title = "velocity autocorrelation"
 
-    def __init__(self, path, every, first_step=0, log=None):
-        super().__init__(path, every, first_step, log)
-        self.velocities = []
-
-    def sample(self, system):
-        ordered = np.empty_like(system.velocities)
-        ordered[np.argsort(np.argsort(system.ids))] = system.velocities
-        self.velocities.append(ordered)
-
-    def _series(self, simulation):
-        order = np.argsort(self.whole.ids)
-        return np.array(self.velocities), self.whole.types[order], self.whole.masses[order]
+    def vectors(self, system):
+        return system.velocities
 
     def columns(self, simulation):
-        series, types, _ = self._series(simulation)
-        found = {"time_ps": np.arange(len(series)) * self.every * simulation.system.timestep}
-        for t, name in self._present_types(self.whole):
-            found[f"vacf_{name}"] = velocity_autocorrelation(series[:, types == t])
-        return found
+        found = {"time_ps": self._times(simulation)}
+        return found | {f"vacf_{name}": velocity_autocorrelation(series) for name, series in self._by_type()}
 
 
 class VibrationalDensityHook(VelocityAutocorrelationHook):
@@ -369,12 +547,11 @@ class VibrationalDensityHook(VelocityAutocorrelationHook):
     title = "vibrational density of states"
 
     def columns(self, simulation):
-        series, types, masses = self._series(simulation)
-        interval = self.every * simulation.system.timestep
-        frequencies, total = vibrational_density_of_states(series, interval, masses)
+        interval, masses = self.every * simulation.system.timestep, self.whole.masses[np.argsort(self.whole.ids)]
+        frequencies, total = vibrational_density_of_states(self.series.rows, interval, masses)
         found = {"frequency_THz": frequencies, "wavenumber_per_cm": frequencies * WAVENUMBER, "vdos_total": total}
-        for t, name in self._present_types(self.whole):
-            found[f"vdos_{name}"] = vibrational_density_of_states(series[:, types == t], interval)[1]
+        for name, series in self._by_type():
+            found[f"vdos_{name}"] = vibrational_density_of_states(series, interval)[1]
         return found
 
 
@@ -388,23 +565,18 @@ KINDS = {
 }
 
 
-def create(section, log=None, going_on_from=None):
-    """The hook that a validated ``[[analysis]]`` section describes.
-
-    going_on_from : step at which a continued run starts.  Samples of the earlier part are in its file,
-    which is kept: the new one carries the step in its name.  The log says so.
-    """
-    path = Path(section.file or f"{section.type}.csv")
-    if going_on_from is not None:
-        part = path.with_name(f"{path.stem}.from{going_on_from}{path.suffix}")
-        if log:
-            kept = "are" if path.exists() else "should be (but it is not there)"
-            log(f"  analysis    {section.type} from step {going_on_from} on: {part}; earlier samples {kept} in {path}")
-        path = part
-    if section.type in ("rdf", "coordination"):
-        if section.cutoff_A is None:
-            raise InputError(f"{section.where('type')}: {section.type} needs cutoff_A, the largest distance in Å")
-        return KINDS[section.type](
-            path, section.every, section.first_step, log, cutoff=section.cutoff_A, bins=section.bins
+def output_path(section):
+    """Where a validated ``[[analysis]]`` section writes.  Raises InputError if it lacks something."""
+    if section.type == "coordination" and section.cutoff_A is None:
+        raise InputError(
+            f"{section.where('type')}: coordination needs cutoff_A, up to which distance in Å an atom is a neighbour"
         )
-    return KINDS[section.type](path, section.every, section.first_step, log)
+    return Path(section.file or f"{section.type}.csv")
+
+
+def create(section, cutoff, log=None):
+    """The hook that a validated ``[[analysis]]`` section describes; cutoff : Å, the model's."""
+    more = {}
+    if section.type in ("rdf", "coordination"):
+        more = {"cutoff": section.cutoff_A or cutoff, "bins": section.bins}
+    return KINDS[section.type](output_path(section), section.every, section.first_step, log, **more)

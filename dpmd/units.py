@@ -19,6 +19,8 @@ BOLTZMANN = 8.617333262e-5
 MASS_VELOCITY = 1.66053906660e-27 * 1e4 / 1.602176634e-19
 #: bar per eV/Å^3
 BAR = 1602176.634
+#: g/cm^3 per u/Å^3
+DENSITY = 1.66053906660
 
 
 @dataclass(frozen=True)

@@ -235,3 +235,39 @@ class NeighborListBuilder:
                 return NeighborList(first, count, self._indices, cutoff)
             self._room = int(1.1 * max(needed)) + 64
             self._indices = np.empty(self.threads * self._room, np.int32)
+
+
+@numba.njit(**_OPTIONS)
+def survey(positions, types, chosen, first, count, indices, cutoff, sel):
+    """Distances and numbers of neighbours within ``cutoff`` (Å) of the centres in a list.
+
+    positions, types : of local atoms and ghosts; chosen : (centres,) bool, which centres to look at; first, count,
+    indices : of :class:`NeighborList`; sel : (T,) neighbours of each type that a model has room for.
+    Returns ``(nearest, pairs, most, total, overflowing, alone)``: (T, T) Å, from type to type, inf where there
+    is no pair; (T, T, 2) its atoms, centre first; (T,) the most and the sum of neighbours of each type, and
+    centres with more than ``sel``; centres without any neighbour.
+    """
+    n_types = len(sel)
+    nearest, pairs = np.full((n_types, n_types), np.inf), np.zeros((n_types, n_types, 2), np.int64)
+    most, total = np.zeros(n_types, np.int64), np.zeros(n_types, np.int64)
+    overflowing, mine, alone = np.zeros(n_types, np.int64), np.zeros(n_types, np.int64), 0
+    for i in range(len(first)):
+        if not chosen[i] or types[i] < 0:
+            continue
+        mine[:] = 0
+        for slot in range(first[i], first[i] + count[i]):
+            j = indices[slot]
+            d = 0.0
+            for c in range(3):
+                d += (positions[j, c] - positions[i, c]) ** 2
+            if d < cutoff * cutoff:
+                mine[types[j]] += 1
+                if d < nearest[types[i], types[j]]:
+                    nearest[types[i], types[j]] = d
+                    pairs[types[i], types[j], 0], pairs[types[i], types[j], 1] = i, j
+        alone += mine.sum() == 0
+        for t in range(n_types):
+            most[t] = max(most[t], mine[t])
+            total[t] += mine[t]
+            overflowing[t] += mine[t] > sel[t]
+    return np.sqrt(nearest), pairs, most, total, overflowing, alone

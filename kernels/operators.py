@@ -17,14 +17,19 @@ class Evaluation:
     atomic_energies : (centres,) eV.
     atomic_virials : (atoms, 3, 3) eV over local and ghost atoms, each pair's share given to
         the neighbour as in DeePMD-kit; None unless asked for.
-    overflowed : centres with more neighbours within the cutoff than the model's ``sel``.
+    overflowed : centres with more neighbours within the cutoff than the model's ``sel``; ``counted``: this is
+        always known here, while evaluations that stay on a device tell when it is worth asking.
+    nearest : Å, the distance of the nearest pair within the cutoff; inf where that is not known.
     """
+
+    counted = True
 
     energies: np.ndarray
     virials: np.ndarray
     atomic_energies: np.ndarray
     atomic_virials: np.ndarray | None
     overflowed: int
+    nearest: float = np.inf
 
 
 class Operators(Protocol):

@@ -10,12 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 _pools = {}  # of this process, by number of extra threads
 
 
-def available_cores():
-    """Cores that this process may use (its affinity mask, not the machine's count)."""
+def usable_cores():
+    """The set of cores that this process may use (its affinity mask, not the machine's)."""
     try:
-        return len(os.sched_getaffinity(0))
+        return os.sched_getaffinity(0)
     except AttributeError:
-        return os.cpu_count() or 1
+        return set(range(os.cpu_count() or 1))
+
+
+def available_cores():
+    """How many cores this process may use."""
+    return len(usable_cores())
 
 
 def run_shares(function, n_shares, *arguments):

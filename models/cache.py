@@ -1,10 +1,10 @@
 """Loading a model ready for use: tables made once and kept in the user's cache directory."""
 
-import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from platformdirs import user_cache_path
 
 from . import dptab
@@ -12,28 +12,26 @@ from .errors import ModelError
 from .lowrank import add_low_rank, without_low_rank
 from .parameters import DeepPotentialModel
 from .readers import load
-from .tables import DEFAULT_MIN_DISTANCE, FINE_STEP, can_tabulate, tabulate, without_tables
+from .tables import TooSteep, can_tabulate, checked_distance, tabulate, without_tables
 
 #: part of the cache key: raise it when tables are made differently
-TABLE_VERSION = 3
-
-
-def file_digest(path):
-    """SHA-256 of a file's content, hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+TABLE_VERSION = 4
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """model : as operators take it; exact : as the file has it; digest : of the file;
-    description : how embeddings are evaluated, for the log.
+    """model : as operators take it; exact : as the file has it; description : how embeddings are evaluated,
+    for the log.
     """
 
     model: DeepPotentialModel
     exact: DeepPotentialModel
-    digest: str
     description: str
+
+    @property
+    def digest(self):
+        """SHA-256, hexadecimal, of the bytes that the model was read from."""
+        return self.exact.source.digest
 
 
 def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None):
@@ -45,40 +43,63 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
     Returns :class:`LoadedModel`.  Raises ModelError as :func:`dpmd.models.load` does.
     """
     exact = load(path)
-    digest = file_digest(path)
     if not tabulate_embeddings:
-        return LoadedModel(without_tables(exact), exact, digest, "exact networks (asked for)")
+        return LoadedModel(without_tables(exact), exact, "exact networks (asked for)")
     if not can_tabulate(exact):
-        return LoadedModel(exact, exact, digest, "exact networks (relu cannot be tabulated)")
+        return LoadedModel(exact, exact, "exact networks (relu cannot be tabulated)")
     embeddings = [e for e, _ in exact.descriptor.unique_embeddings()]
     own = all(e.table is not None for e in embeddings)
     if own and not low_rank:
-        return LoadedModel(without_low_rank(exact), exact, digest, "the file's own tables")
+        return LoadedModel(without_low_rank(exact), exact, "the file's own tables")
     if own and rank is None and any(e.low_rank for e in embeddings):
-        return LoadedModel(exact, exact, digest, "the file's own tables and low-rank bases")
+        return LoadedModel(exact, exact, "the file's own tables and low-rank bases")
     kind = f"rank{rank or ''}" if low_rank else "full"
-    cached = user_cache_path("dpmd") / f"{digest[:32]}-{TABLE_VERSION}-{kind}.dptab"
+    cached = user_cache_path("dpmd") / f"{exact.source.digest[:32]}-{TABLE_VERSION}-{kind}.dptab"
     model, how = _from_cache(cached, exact), "from the cache"
     if model is None:
         begin = time.perf_counter()
-        model = tabulate(exact)
+        try:
+            model = tabulate(exact)
+        except TooSteep:
+            return LoadedModel(exact, exact, "exact networks (too steep for tables)")
         if low_rank:
             model = add_low_rank(model, rank=rank)
         how = f"made in {time.perf_counter() - begin:.1f} s"
         _keep(model, cached)
     if own:
-        return LoadedModel(model, exact, digest, f"the file's own tables, low-rank bases {how}")
-    reach = exact.source.min_neighbor_distance or DEFAULT_MIN_DISTANCE
-    text = f"quintic tables, {how}, step {FINE_STEP:g} up to neighbours at {reach:.2f} Å"
-    return LoadedModel(model, exact, digest, text)
+        return LoadedModel(model, exact, f"the file's own tables, low-rank bases {how}")
+    tables = [e.table for e, _ in model.descriptor.unique_embeddings()]
+    steps = [step for table in tables for step in (table.fine_step, table.coarse_step)]
+    reach = checked_distance(exact)
+    text = f"quintic tables, {how}, steps {min(steps):.2g} to {max(steps):.2g}, checked from {reach:g} Å on"
+    return LoadedModel(model, exact, text)
 
 
 def _from_cache(path, exact):
+    """The model with the tables of a cache file, or None unless they were made of this very model."""
     try:
         model = dptab.read(path) if path.exists() else None
     except (ModelError, OSError):
         return None  # a damaged or unreadable cache is made again
-    return model and replace(model, source=exact.source)
+    if model is None or model.source.digest != exact.source.digest or not _same_parameters(exact, model):
+        return None
+    return replace(model, source=exact.source)
+
+
+def _same_parameters(exact, tabulated):
+    """Whether two records hold the same parameters; tables that the first one lacks do not count."""
+    if is_dataclass(exact):
+        names = {f.name for f in fields(exact)} - {"source", "low_rank"}
+        if getattr(exact, "table", True) is None:
+            names.remove("table")
+        return type(exact) is type(tabulated) and all(
+            _same_parameters(getattr(exact, name), getattr(tabulated, name)) for name in names
+        )
+    if isinstance(exact, tuple):
+        return len(exact) == len(tabulated) and all(map(_same_parameters, exact, tabulated))
+    if isinstance(exact, np.ndarray):
+        return np.array_equal(exact, tabulated)
+    return exact == tabulated
 
 
 def _keep(model, path):

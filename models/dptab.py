@@ -1,14 +1,17 @@
 """dpmd's own model file, ``.dptab``: HDF5, self-contained, with networks and tables.
 
-Layout (version 1): root attribute ``dpmd_table_format`` = 1; attribute ``json`` with all
+Layout (version 2): root attribute ``dpmd_table_format`` = 2; attribute ``json`` with all
 scalars, ``sha256`` of everything; ``embedding_of`` (T, T) indexes the distinct embeddings, -1
 for none; groups ``embedding/<k>`` and ``fitting/<t>`` hold
 ``layer/<l>/{weight,bias,timestep}``, ``table/coefficients`` and
 ``low_rank/<precision>/{expansion,coefficients}``.
+
+Version 1 had the same layout.  Its tables and bases were not checked at short distances, where forces were off:
+what dpmd made of networks is left out on reading, and made anew as for any other model file.
 """
 
+import io
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import h5py
 import numpy as np
 
 from .errors import ModelError
+from .files import written_whole
 from .parameters import (
     DeepPotentialModel,
     DenseLayer,
@@ -30,7 +34,7 @@ from .parameters import (
 from .sealed import check_seal, seal
 
 FORMAT_NAME = "dpmd table (.dptab)"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FORMAT_ATTRIBUTE = "dpmd_table_format"
 
 _descriptor_scalars = (
@@ -97,50 +101,49 @@ def write(model, path):
         "silent_types": sorted(f.silent_types),
         "default_fparam": None if f.default_fparam is None else list(f.default_fparam),
     }
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with h5py.File(temporary, "w") as file:
-            file.attrs[FORMAT_ATTRIBUTE] = FORMAT_VERSION
-            file.attrs["json"] = json.dumps(scalars)
-            for name in _descriptor_arrays:
-                _put(file, f"descriptor/{name}", getattr(d, name))
-            rows = [[-1 if e is None else number_of[id(e)] for e in row] for row in d.embeddings]
-            _put(file, "embedding_of", np.array(rows))
-            for k, embedding in enumerate(unique):
-                group = file.create_group(f"embedding/{k}")
-                group.attrs["table_from_file"] = embedding.table_from_file
-                if embedding.network is not None:
-                    _write_network(group, embedding.network)
-                if embedding.table is not None:
-                    _write_table(group.create_group("table"), embedding.table)
-                for basis in embedding.low_rank:
-                    low_rank = group.create_group(f"low_rank/{basis.precision}")
-                    _write_table(low_rank, basis.functions)
-                    low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
-                    _put(low_rank, "expansion", basis.expansion)
-            for name in _fitting_arrays:
-                _put(file, f"fitting/{name}", getattr(f, name))
-            for t, network in enumerate(f.networks):
-                _write_network(file.create_group(f"fitting/{t}"), network)
-            seal(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_whole(path) as beside, h5py.File(beside, "w") as file:
+        file.attrs[FORMAT_ATTRIBUTE] = FORMAT_VERSION
+        file.attrs["json"] = json.dumps(scalars)
+        for name in _descriptor_arrays:
+            _put(file, f"descriptor/{name}", getattr(d, name))
+        rows = [[-1 if e is None else number_of[id(e)] for e in row] for row in d.embeddings]
+        _put(file, "embedding_of", np.array(rows))
+        for k, embedding in enumerate(unique):
+            group = file.create_group(f"embedding/{k}")
+            group.attrs["table_from_file"] = embedding.table_from_file
+            if embedding.network is not None:
+                _write_network(group, embedding.network)
+            if embedding.table is not None:
+                _write_table(group.create_group("table"), embedding.table)
+            for basis in embedding.low_rank:
+                low_rank = group.create_group(f"low_rank/{basis.precision}")
+                _write_table(low_rank, basis.functions)
+                low_rank.attrs["split"], low_rank.attrs["error"] = basis.split, basis.error
+                low_rank.attrs["everywhere"] = basis.everywhere
+                _put(low_rank, "expansion", basis.expansion)
+        for name in _fitting_arrays:
+            _put(file, f"fitting/{name}", getattr(f, name))
+        for t, network in enumerate(f.networks):
+            _write_network(file.create_group(f"fitting/{t}"), network)
+        seal(file)
 
 
-def _read(file):
+def _read(file, version):
     scalars = json.loads(file.attrs["json"])
     embeddings = []
     for k in range(len(file["embedding"])):
         group = file[f"embedding/{k}"]
-        table = _read_table(group["table"]) if "table" in group else None
+        network, from_file = _read_network(group), bool(group.attrs["table_from_file"])
+        table = _read_table(group["table"]) if "table" in group and (version > 1 or from_file) else None
         bases = tuple(
             LowRankBasis(
-                precision, float(g.attrs["split"]), _read_table(g), g["expansion"][()], float(g.attrs["error"])
+                precision, float(g.attrs["split"]), _read_table(g), g["expansion"][()], float(g.attrs["error"]),
+                bool(g.attrs["everywhere"]),
             )
             for precision, g in group.get("low_rank", {}).items()
-        )
-        embeddings.append(Embedding(_read_network(group), table, bool(group.attrs["table_from_file"]), bases))
+            if version > 1
+        )  # fmt: skip
+        embeddings.append(Embedding(network, table, from_file, bases))
     d = scalars["descriptor"]
     d["sel"] = tuple(d["sel"])
     descriptor = SmoothDescriptor(
@@ -164,10 +167,14 @@ def _read(file):
     )
 
 
-def read(path):
-    """The model in a ``.dptab`` file.  Raises ModelError if it is damaged or of a later version."""
+def read(path, data=None):
+    """The model in a ``.dptab`` file.  Raises ModelError if it is damaged or of a later version.
+
+    data : the file's bytes, if they have been read.  ``source.digest`` is that of the model of which the tables
+    were made.
+    """
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(path if data is None else io.BytesIO(data), "r") as file:
             version = int(file.attrs[FORMAT_ATTRIBUTE])
             if version > FORMAT_VERSION:
                 raise ModelError(
@@ -175,7 +182,7 @@ def read(path):
                     "update dpmd or make the table again with 'dpmd compress'"
                 )
             check_seal(file)
-            model = _read(file)
+            model = _read(file, version)
             made_from = f"{FORMAT_NAME} of {model.source.path}: {model.source.format}"
             return replace(model, source=replace(model.source, path=str(path), format=made_from))
     except ModelError:

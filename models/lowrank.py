@@ -15,9 +15,15 @@ at that distance; an empty slot of the padding, of which there are ``sel - n``, 
 often.  What the discarded singular values leave, relative to all of the derivatives, is 0.3 to 3
 times the relative rms error of the forces (measured on trained water and copper models, ranks 12
 to 40, errors 1e-1 to 1e-12).
+
+No basis is used where it was not checked.  What it and its table leave is measured at all distances, and
+weighed as it acts on one pair (:class:`~dpmd.models.tables.PairErrors`): far neighbours begin where all beyond
+keep the limit, at the nearest where usual neighbours are.  A basis for all usual distances is marked
+``everywhere``: its near neighbours are exceptions, which cost nothing until there are some.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -25,26 +31,31 @@ from threadpoolctl import threadpool_limits
 from .networks import derivatives_of_scalar_input
 from .parameters import LowRankBasis, PairRule
 from .tables import (
-    DEFAULT_MIN_DISTANCE,
-    EXTENSION,
+    USUAL_FILLING,
+    PairErrors,
+    environment_entries,
+    evaluate_table,
     normalised_input,
     radius_of_input,
     table_derivatives,
     table_range,
     tabulate_function,
+    usual_distance,
 )
 
 #: relative rms error of the forces that the basis may cause: below single precision's own (8e-7 for
 #: trained models) and, for double, 1e-9 eV/Å at usual forces
 TOLERANCE = {"double": 5e-10, "mixed": 1e-6}
+#: largest error of the force on one pair, see :class:`~dpmd.models.tables.PairErrors`; 1e-9 and 5e-6 are to be kept
+PAIR_TOLERANCE = {"double": 8e-11, "mixed": 4e-7}
 #: numbers per vector that ranks are rounded up to in the cost model, for vectors of 64 bytes
 _LANES = {"double": 8, "mixed": 16}
 #: forces may be this many times worse than the discarded part of the samples
 _SAFETY = 3.0
-#: of the slots of a type, the part that is assumed to be filled if no structure tells
-_USUAL_FILLING = 0.7
 _SAMPLES = 800
-_STEPS = (0.08, 0.04, 0.02, 0.01, 0.005)
+_STEPS = (0.08, 0.04, 0.02, 0.01, 0.005, 0.004, 0.003, 0.002)
+#: far neighbours may begin by this factor farther out than chosen before more functions are taken
+_FARTHER = 1.1
 #: multiply-adds per neighbour besides the table row, and how much dearer rows outside the fast caches are
 _PER_NEIGHBOR, _FULL_ROW_PENALTY = 200, 1.5
 
@@ -71,9 +82,7 @@ class _Samples:
             if d.pair_rules[a, b] != PairRule.INCLUDED or d.sel[b] == 0:
                 continue
             r = np.linspace(shortest, d.switch_end, _SAMPLES)
-            x, x_slope = normalised_input(d, a, r)
-            angular = (x * d.radial_std[a] + d.radial_mean[a]) / d.angular_std[a]
-            entry = np.sqrt(x**2 + angular**2)
+            x, x_slope, entry = environment_entries(d, a, r)
             # uniform density; the first shells of real structures are denser and thinner
             per_sample = 3 * counts[a, b] / d.switch_end**3 * r**2 * (r[1] - r[0])
             root = np.sqrt(per_sample)
@@ -102,34 +111,64 @@ class _Samples:
 
 
 def _split_input(descriptor, pairs, radius):
-    """The largest input of far neighbours if they begin at ``radius`` (Å); inf for 0.
+    """The largest input of far neighbours if they begin at ``radius`` (Å).
 
     Where centre types with different statistics share an embedding, the radius differs among them
     and this is the largest.
     """
-    return min(float(normalised_input(descriptor, a, radius)[0]) for a, _ in pairs) if radius else np.inf
+    return min(float(normalised_input(descriptor, a, radius)[0]) for a, _ in pairs)
 
 
-def _make_basis(descriptor, embedding, pairs, samples, precision, split_radius, rank, shortest):
-    """A :class:`LowRankBasis`; ``split_radius`` 0 for all distances.  The coarsest table that is good enough."""
-    split = _split_input(descriptor, pairs, split_radius)
-    vectors, left = samples.basis(split)
-    rank = min(rank, len(vectors))
-    expansion = vectors[:rank]
-    lower, upper = table_range(descriptor, pairs, shortest)
-    extension = EXTENSION
-    if split < np.inf:
-        upper, extension = split, 1
-    far = samples.x <= split
-    exact = samples.rows @ expansion.T
-    for step in _STEPS:
-        table = tabulate_function(
-            lambda x: [g @ expansion.T for g in _outputs(embedding, x)], lower, upper, step, extension
-        )
-        made = samples.combine(*table_derivatives(table, samples.x)[:2])
-        if np.sqrt(((made - exact)[far] ** 2).sum()) / samples.scale < TOLERANCE[precision] / _SAFETY:
+def _far_table(embedding, expansion, lower, split, step):
+    """A table of the functions ``G expansion^T`` in steps of about ``step``.
+
+    Of a file's table, its rows begin where the file's do.
+    """
+    own = embedding.table if embedding.network is None or embedding.table_from_file else None
+    if own is not None:
+        lower, step = own.lower, own.fine_step * max(1, round(step / own.fine_step))
+    upper = lower + step * max(1, int(np.ceil((split - lower) / step)))
+    return tabulate_function(lambda x: [g @ expansion.T for g in _outputs(embedding, x)], lower, upper, step)
+
+
+def _make_basis(model, embedding, pairs, samples, errors, precision, radius, rank, given):
+    """A :class:`LowRankBasis` of ``rank`` functions for neighbours beyond ``radius`` (Å, 0: all usual ones).
+
+    The coarsest table that is good enough; far neighbours begin where all beyond keep ``PAIR_TOLERANCE``.  If
+    that were much farther out, there are more functions, unless the rank is ``given``; None if all do not help.
+    errors : :class:`~dpmd.models.tables.PairErrors`.
+    """
+    d, limit = model.descriptor, PAIR_TOLERANCE[precision]
+    begin = radius or usual_distance(model)
+    least_split = _split_input(d, pairs, min(_FARTHER * begin, 0.9 * d.switch_end))
+    split = _split_input(d, pairs, radius) if radius else float(samples.x.max())
+    vectors, _ = samples.basis(split if radius else np.inf)
+    lower, _ = table_range(d, pairs, d.switch_end)
+    x = errors.inputs(split)
+    right, far = errors.outputs(x)[:2], samples.x <= split
+    for functions in range(min(rank, len(vectors)), len(vectors) + 1):
+        expansion = vectors[:functions]
+        exact, spanned = samples.rows @ expansion.T, [g @ expansion.T @ expansion for g in right]
+        for step in _STEPS:
+            table = _far_table(embedding, expansion, lower, split, step)
+            made = samples.combine(*table_derivatives(table, samples.x)[:2])
+            tabulated = [g @ expansion for g in evaluate_table(table, x)]
+            of_table = errors.of(x, *(t - s for t, s in zip(tabulated, spanned, strict=True)))
+            rms = np.sqrt(((made - exact)[far] ** 2).sum()) / samples.scale
+            if rms < TOLERANCE[precision] / _SAFETY and of_table.max(initial=0.0) < 0.9 * limit:
+                break
+        found = errors.of(x, *(t - r for t, r in zip(tabulated, right, strict=True)))
+        right_before = x[: np.argmax(found > limit)] if (found > limit).any() else [split]
+        right_up_to = right_before[-1] if len(right_before) else -np.inf
+        if right_up_to >= least_split:
+            split = float(right_up_to)
             break
-    return LowRankBasis(precision, split, table, expansion, float(_SAFETY * left[rank]))
+        if given:
+            break
+    else:
+        return None
+    error = float(found[x <= split].max(initial=0.0))
+    return LowRankBasis(precision, split, table, expansion, error, everywhere=radius == 0.0)
 
 
 class _CostModel:
@@ -171,8 +210,10 @@ def _choose(model, users, samples, tolerance, cost, rank, radii):
     for key, (_, pairs) in users.items():
         choices = [] if rank else [(cost.neighbors(pairs, np.inf, 0), 0.0, 0)]
         for radius in [0.0, *radii]:
-            left = samples[key].basis(_split_input(d, pairs, radius))[1]
+            left = samples[key].basis(_split_input(d, pairs, radius) if radius else np.inf)[1]
             enough = min(rank or int(np.argmax(left <= tolerance)), len(left) - 1)
+            if radius and not rank:
+                enough = min(cost.padded(enough), len(left) - 1)  # whole vectors cost as much
             if left[enough] <= tolerance or radius == radii[-1]:
                 choices.append((cost.neighbors(pairs, radius, enough), radius, enough))
                 if radius == 0.0:
@@ -195,18 +236,19 @@ def add_low_rank(model, precisions=("double", "mixed"), rank=None, counts=None):
     """A copy of a tabulated ``model`` with a basis per embedding and precision mode, where that pays.
 
     rank : the number of functions of every embedding, instead of the automatic one; the split
-        radius is then the cheapest at which they meet the tolerance.
+        radius is then the cheapest at which they meet the tolerance, or the largest if none does.
     counts : (T, T) neighbours of each type that a centre has within the cutoff on average, from a
         structure; 0.7 of ``sel`` where it is NaN, and by default.
     Embeddings without a table are left alone.
     """
     d = model.descriptor
-    shortest = 0.9 * min(model.source.min_neighbor_distance or DEFAULT_MIN_DISTANCE, 0.5 * model.cutoff)
-    usual = np.tile(_USUAL_FILLING * np.array(d.sel, float), (d.n_types, 1))
+    shortest = usual_distance(model)
+    usual = np.tile(USUAL_FILLING * np.array(d.sel, float), (d.n_types, 1))
     counts = usual if counts is None else np.where(np.isfinite(counts), counts, usual)
     users = {id(e): (e, pairs) for e, pairs in d.unique_embeddings() if e.table is not None}
     samples = {key: _Samples(d, e, pairs, counts, shortest) for key, (e, pairs) in users.items()}
     users = {key: user for key, user in users.items() if len(samples[key].x)}
+    errors = {k: PairErrors(model, pairs, partial(_outputs, e)) for k, (e, pairs) in users.items()}
     radii = np.linspace(shortest, 0.6 * model.cutoff, 14)
     bases = {}
     for precision in precisions:
@@ -215,8 +257,10 @@ def add_low_rank(model, precisions=("double", "mixed"), rank=None, counts=None):
         for key, (radius, functions) in chosen.items():
             if functions:
                 embedding, pairs = users[key]
-                basis = _make_basis(d, embedding, pairs, samples[key], precision, radius, functions, shortest)
-                bases[key] = (*bases.get(key, ()), basis)
+                basis = _make_basis(
+                    model, embedding, pairs, samples[key], errors[key], precision, radius, functions, rank is not None
+                )
+                bases[key] = (*bases.get(key, ()), *([basis] if basis is not None else []))
 
     return replace(model, descriptor=d.map_embeddings(lambda e, _: replace(e, low_rank=bases.get(id(e), ()))))
 
@@ -262,5 +306,7 @@ def describe_low_rank(model, precision):
         if np.isfinite(basis.split):
             radii = sorted({round(radius_of_input(d, a, basis.split), 2) for a, _ in pairs})
             where = f" beyond {' and '.join(str(r) for r in radii)} Å"
+        if basis.error > PAIR_TOLERANCE[precision]:
+            where += f", too few: forces are off by up to about {10 * basis.error:.0e} of usual ones"
         parts.append(f"{who}: {basis.rank} of {d.n_embedding} functions{where}")
     return "; ".join(parts)

@@ -95,9 +95,10 @@ class LowRankBasis:
     """The outputs of an embedding for far neighbours as combinations of a few functions.
 
     precision : the mode whose tolerance it was made for;
-    split : it holds for normalised inputs below this (far neighbours), inf for all;
+    split : it holds for normalised inputs below this (far neighbours);
     functions : their table; expansion : (rank, M), ``G(x) = functions(x) @ expansion``;
-    error : largest deviation that the choice allowed, see :mod:`dpmd.models.lowrank`.
+    error : largest error of the force on a pair that was measured, in units of usual forces, see
+    :class:`dpmd.models.tables.PairErrors`; everywhere : usual neighbours are all far ones.
     """
 
     precision: str
@@ -105,6 +106,7 @@ class LowRankBasis:
     functions: EmbeddingTable
     expansion: np.ndarray
     error: float = 0.0
+    everywhere: bool = False
 
     @property
     def rank(self):
@@ -258,7 +260,8 @@ class ModelSource:
     format : e.g. ``"TensorFlow graph (.pb)"``; backend : the program that wrote it;
     version : the file's own version string, "" if it has none;
     min_neighbor_distance : Å, shortest distance of the training data, or None;
-    warnings : sentences about inconsistencies of the file.
+    warnings : sentences about inconsistencies of the file;
+    digest : SHA-256, hexadecimal, of the bytes that the model was read from, "" if it came from no file.
     """
 
     path: str
@@ -267,6 +270,7 @@ class ModelSource:
     version: str = ""
     min_neighbor_distance: float | None = None
     warnings: tuple[str, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True, eq=False)

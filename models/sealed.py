@@ -20,7 +20,7 @@ def _digest(file):
         if isinstance(node, h5py.Dataset):
             array = np.ascontiguousarray(node[()])
             digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(array.tobytes())
+            digest.update(array.data)
 
     add("", file)
     names = []

@@ -6,7 +6,6 @@ state is folded into the parameters where that is exact, and refused otherwise.
 """
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import yaml
 
 from . import dptab
 from .errors import ModelError
+from .files import written_whole
 from .networks import activation
 from .parameters import DenseLayer, Embedding, Network, PairRule
 
@@ -42,12 +42,8 @@ def write(model, path):
     if path.suffix not in (".dp", ".yaml", ".yml"):
         raise ModelError(f"{path}: models are written as .dp, .yaml or .dptab; choose one of these suffixes")
     tree, notes = model_tree(model)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        (_write_hdf5 if path.suffix == ".dp" else _write_yaml)(tree, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_whole(path) as beside:
+        (_write_hdf5 if path.suffix == ".dp" else _write_yaml)(tree, beside)
     return notes
 
 

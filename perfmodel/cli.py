@@ -55,7 +55,8 @@ def build_parser():
 
 
 def _command(commands, name, run, text):
-    parser = commands.add_parser(name, help=text, description=text)
+    # --rank, which md-run has, is no short form of --ranks-per-node
+    parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.set_defaults(run=run)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser
@@ -77,6 +78,8 @@ def _add_measure(commands):
 
 
 def _measure(options):
+    from dpmd.models.files import write_text
+
     from . import measure
 
     path = options.output or user_folder() / f"{options.name}.toml"
@@ -87,7 +90,7 @@ def _measure(options):
         return
     text, further = measured
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_text(path, text)
     machine = load(path)
     _print(
         options,
@@ -238,13 +241,19 @@ def _missing_machine():
 
 def _add_job(parser):
     parser.add_argument("--model", required=True, help="model file, or named sizes such as copper-32-64-128")
-    parser.add_argument("--system", required=True, help="copper, water, a TOML file or a structure file")
+    parser.add_argument(
+        "--system",
+        required=True,
+        help="copper, water, a structure or LAMMPS data file, an input of md-run, or a TOML file with density or cell",
+    )
     parser.add_argument("--atoms", type=int, help="rescale the system to this many atoms")
     parser.add_argument("--engine", default="dpmd", choices=sorted(ENGINES))
     parser.add_argument("--precision", default="mixed", help=f"{', '.join(PRECISIONS)} (default mixed)")
     parser.add_argument("--skin", type=float, default=2.0, help="Å (default 2)")
     parser.add_argument("--rebuild-every", type=float, default=50, help="steps between list builds (default 50)")
-    parser.add_argument("--timestep", type=float, help="fs (default: the system's)")
+    parser.add_argument(
+        "--timestep", type=float, help="fs (default: the system's; if its file names none, 0.5 with hydrogen, else 1)"
+    )
     parser.add_argument("--plot", type=Path, help="plot to write (.png, .svg)")
 
 

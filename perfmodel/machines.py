@@ -350,6 +350,8 @@ def store_profile(machine, profile, path=None):
     path : default is the machine's own file if the user owns it, else a copy in :func:`user_folder`
         (files that came with dpmd stay as they are unless their path is given).
     """
+    from dpmd.models.files import write_text
+
     if machine.path is None:
         raise PerformanceModelError(f"machine {machine.name!r} was not read from a file; give the path to write")
     text = Path(machine.path).read_text()
@@ -361,7 +363,7 @@ def store_profile(machine, profile, path=None):
         path = machine.path if own else user_folder() / Path(machine.path).name
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text.rstrip() + "\n\n" + profile_text(profile))
+    write_text(path, text.rstrip() + "\n\n" + profile_text(profile))
     return path
 
 

@@ -50,7 +50,7 @@ def _figure(path, *shape, **options):
     try:
         import matplotlib
     except ImportError as error:
-        raise PerformanceModelError("plots need matplotlib: pip install dpmd[docs]") from error
+        raise PerformanceModelError("plots need matplotlib: pip install matplotlib") from error
     matplotlib.use("Agg")  # files only, no display
     from matplotlib import pyplot
 
@@ -61,7 +61,10 @@ def _figure(path, *shape, **options):
         try:
             yield figure, axes
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
+            from dpmd.models.files import written_whole
+
+            with written_whole(path) as beside:
+                figure.savefig(beside)
         finally:
             pyplot.close(figure)
 

@@ -20,7 +20,8 @@ class Prediction:
 
     seconds_per_step : s; relative_error : its standard error, relative (0.1 is 10 %).
     ns_per_day : at the system's time step.
-    parallel_efficiency : time x nodes on the fewest nodes that hold the system, over time x nodes here.
+    parallel_efficiency : time x nodes on the fewest nodes that hold the system, over time x nodes here; GPUs are
+        counted instead of nodes, because they can be had one by one.
     phases : s per step in each phase (:data:`~dpmd.perfmodel.steptime.PHASES`).
     memory_per_node, memory_capacity : bytes.  fits : whether the first is below 95 % of the second.
     largest_system : atoms that these nodes hold.
@@ -112,7 +113,7 @@ def predict(
     """
     machine, sizes, system = find_machine(machine), find_sizes(model), find_system(system, atoms)
     if timestep_fs is not None:
-        system = replace(system, timestep_fs=check_positive("the time step", timestep_fs, "fs"))
+        system = replace(system, timestep_fs=check_positive("the time step", timestep_fs, "fs"), timestep_from="")
     engine = find_engine(engine)
     layout = default_layout(machine, nodes, ranks_per_node, threads_per_rank, engine)
     if rank_grid is not None:
@@ -170,15 +171,20 @@ def _relative_error(features, profile):
 
 
 def _efficiency(machine, sizes, system, layout, options, step, largest):
-    """Node-seconds of the fewest nodes that hold the system, over node-seconds of this layout.
+    """Node-seconds (GPU-seconds) of the fewest nodes (GPUs) that hold the system, over those of this layout.
 
     ``largest`` atoms fit on the nodes of this layout.
     """
-    fewest = min(layout.nodes, ceil(system.atoms * layout.nodes / largest)) if largest else layout.nodes
-    base = replace(layout, nodes=fewest, rank_grid=None)
+    per_node = layout.ranks_per_node if machine.accelerators else 1
+    here = layout.nodes * per_node
+    fewest = min(here, ceil(system.atoms * here / largest)) if largest else here
+    base = replace(layout, nodes=ceil(fewest / per_node), rank_grid=None)
+    if machine.accelerators:
+        base = replace(base, ranks_per_node=ceil(fewest / base.nodes))
+        fewest = base.ranks
     features = steptime.features(machine, sizes, system, base, **options)
     reference = float(steptime.step_seconds(features, machine.profile(options["engine"].name).coefficients))
-    return min(1.0, reference * fewest / (step * layout.nodes))
+    return min(1.0, reference * fewest / (step * here))
 
 
 def _largest_system(features, coefficients, machine, system):

@@ -1,13 +1,17 @@
 """Which machine, how many nodes, which layout: ranked by what the user wants."""
 
 from dataclasses import dataclass, replace
+from math import hypot, log, log1p
 
 from .errors import PerformanceModelError, check_positive, unknown
 from .machines import find_machine, machine_paths
-from .prediction import Prediction, default_layout, predict
+from .prediction import USABLE_MEMORY, Prediction, default_layout, predict
 from .sizes import find_sizes
 from .systems import find_system
 from .workload import find_engine
+
+#: what choices are compared by; money has the machine's currency
+_UNITS = {"hours": "h", "energy": "kWh", "node_hours": "node-hours"}
 
 GOALS = ("time", "cost", "energy", "deadline", "ns-per-day")
 
@@ -119,7 +123,7 @@ def recommend(
     choices.sort(
         key=lambda c: (not c.acceptable, c.hours if name == "time" or not c.acceptable else getattr(c, kind), c.hours)
     )
-    return Recommendation(name, limit, nanoseconds, choices, _reason(choices, name, limit, nanoseconds))
+    return Recommendation(name, limit, nanoseconds, choices, _reason(choices, name, limit, nanoseconds, kind))
 
 
 def _layouts(machine, engine, max_nodes):
@@ -138,7 +142,7 @@ def _choice(prediction, nanoseconds, goal, limit, max_hours):
     if not prediction.fits:
         why_not = (
             f"does not fit: {prediction.memory_per_node / 1e9:.0f} GB needed, "
-            f"{prediction.memory_capacity / 1e9:.0f} GB per node"
+            f"{USABLE_MEMORY * prediction.memory_capacity / 1e9:.0f} GB per node usable"
         )
     elif goal == "deadline" and hours > limit:
         why_not = f"takes {hours:.3g} h"
@@ -190,7 +194,22 @@ def _mark_front(choices, kind):
     return [replace(c, on_front=id(c) in front) for c in choices]
 
 
-def _reason(choices, goal, limit, nanoseconds):
+def _not_told_apart(choices, key):
+    """Acceptable choices of other machines, best of each, whose ``key`` is the first's within the errors.
+
+    The error of a ratio of two predictions that were fitted to different runs: both relative errors, added as squares.
+    """
+    best, found = choices[0], {}
+    for other in choices[1:]:
+        name = other.prediction.machine
+        if other.acceptable and name != best.prediction.machine and name not in found:
+            errors = [log1p(c.prediction.relative_error) for c in (best, other)]
+            if abs(log(getattr(other, key) / getattr(best, key))) < hypot(*errors):
+                found[name] = other
+    return list(found.values())
+
+
+def _reason(choices, goal, limit, nanoseconds, kind):
     if not choices or not choices[0].acceptable:
         return "No configuration is acceptable: " + (choices[0].why_not if choices else "no machine") + "."
     best, found = choices[0], choices[0].prediction
@@ -205,9 +224,21 @@ def _reason(choices, goal, limit, nanoseconds):
     }[goal]
     nodes = "one node" if layout.nodes == 1 else f"{layout.nodes} nodes"
     ranks = f"{layout.ranks_per_node} rank{'s' if layout.ranks_per_node > 1 else ''}"
+    key = "hours" if goal == "time" else kind
+    near = [
+        f"{c.prediction.machine} ({getattr(c, key):.3g} {_UNITS.get(key) or c.prediction.currency}"
+        f" +- {100 * c.prediction.relative_error:.0f} %)"
+        for c in _not_told_apart(choices, key)
+    ]
+    doubt = (
+        f" Within the errors of the predictions it cannot be told apart from {', '.join(near)}"
+        f"; its own error is +- {100 * found.relative_error:.0f} %."
+        if near
+        else ""
+    )
     return (
         f"{found.machine} with {nodes} ({ranks} per node) {what}: {best.hours:.3g} h for {nanoseconds:g} ns"
         f" ({found.ns_per_day:.3g} ns/day), {100 * found.parallel_efficiency:.0f} % parallel efficiency,"
         f" {100 * found.phases[largest] / found.seconds_per_step:.0f} % of the step in {largest}"
-        f" ({found.quality} efficiencies)."
+        f" ({found.quality} efficiencies).{doubt}"
     )

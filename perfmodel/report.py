@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .machines import MEMORY_COEFFICIENTS
+from .prediction import USABLE_MEMORY
 from .steptime import PHASES
 
 
@@ -61,6 +62,22 @@ def size(value):
     return f"{value / 1e3:.3g} kB"
 
 
+def _count(number, noun):
+    return f"{number:,} {noun}" + ("s" if number != 1 else "")
+
+
+def memory(p):
+    """What a run needs on each node, and what it may fill: a reserve is kept for everything else."""
+    usable = f"{size(USABLE_MEMORY * p.memory_capacity)} usable of {size(p.memory_capacity)}"
+    return f"{size(p.memory_per_node)} needed, {usable} ({100 - 100 * USABLE_MEMORY:.0f} % are kept in reserve)"
+
+
+def timestep(p):
+    """The time step that ns/day refer to, and where it comes from."""
+    origin = p.system.timestep_from
+    return f"{p.system.timestep_fs:g} fs a step" + (f" ({origin})" if origin else "")
+
+
 def prediction(p):
     """A page on one prediction."""
     rows = [
@@ -70,15 +87,17 @@ def prediction(p):
     ]
     layout = p.layout
     fits = "" if p.fits else "   DOES NOT FIT"
+    remark = _remark(p)
     lines = [
         f"{p.system.name}, {p.system.atoms:,} atoms, model {p.model.name}, {p.precision}, engine {p.engine}",
-        f"{p.machine}: {layout.nodes} nodes x {layout.ranks_per_node} ranks x {layout.threads_per_rank} threads",
+        f"{p.machine}: {_count(layout.nodes, 'node')} x {_count(layout.ranks_per_node, 'rank')} x "
+        f"{_count(layout.threads_per_rank, 'thread')}",
         "",
         f"time per step        {seconds(p.seconds_per_step)}  (+- {100 * p.relative_error:.0f} %)",
-        f"speed                {p.ns_per_day:.3g} ns/day at {p.system.timestep_fs:g} fs",
-        f"parallel efficiency  {100 * p.parallel_efficiency:.0f} %",
+        f"speed                {p.ns_per_day:.3g} ns/day at {timestep(p)}",
+        f"parallel efficiency  {100 * p.parallel_efficiency:.0f} %" + (f"   ({remark})" if remark else ""),
         f"rate                 {p.flops_rate / 1e12:.3g} TFLOP/s ({p.flops_per_atom / 1e6:.3g} MFLOP per atom-step)",
-        f"memory per node      {size(p.memory_per_node)} of {size(p.memory_capacity)}{fits}",
+        f"memory per node      {memory(p)}{fits}",
         f"largest system       {p.largest_system:,} atoms on these nodes",
         f"node-hours per ns    {p.node_hours_per_ns:.3g}",
     ]
@@ -88,6 +107,21 @@ def prediction(p):
         lines.append(f"energy per ns        {p.energy_per_ns:.3g} kWh")
     lines += ["", table(("phase", "time", "share"), rows), "", f"efficiencies: {p.quality} ({p.source})"]
     return "\n".join(lines)
+
+
+#: parallel efficiency below which most of what is paid for waits
+_WASTE = 0.2
+
+
+def _remark(p):
+    """What is wrong with a layout, or an empty string."""
+    if not p.fits:
+        return "does not fit"
+    if p.system.atoms < p.layout.ranks:
+        return f"{p.system.atoms} atoms on {p.layout.ranks} ranks: some have none"
+    if p.parallel_efficiency < _WASTE:
+        return f"waste: {p.system.atoms / p.layout.ranks:,.0f} atoms on each of {p.layout.ranks} ranks"
+    return ""
 
 
 def predictions(many):
@@ -102,7 +136,7 @@ def predictions(many):
             f"{100 * p.parallel_efficiency:.0f} %",
             size(p.memory_per_node),
             f"{p.node_hours_per_ns:.3g}",
-            "" if p.fits else "does not fit",
+            _remark(p),
         )
         for p in many
     ]
@@ -117,7 +151,13 @@ def predictions(many):
         "node-h/ns",
         "",
     )
-    return table(headers, rows, left=2)
+    what = many[0]
+    head = f"{what.system.name}, {what.system.atoms:,} atoms, model {what.model.name}, {what.machine}; {timestep(what)}"
+    lines = [head, "", table(headers, rows, left=2)]
+    tight = max((p for p in many if not p.fits), key=lambda p: p.layout.nodes, default=None)
+    if tight is not None:
+        lines += ["", f"does not fit: {memory(tight)} on each of {_count(tight.layout.nodes, 'node')}"]
+    return "\n".join(lines)
 
 
 def fit(result, runs):
@@ -208,7 +248,10 @@ def recommendation(result, most=12):
         "front",
         "",
     )
-    lines = [result.reason, "", table(headers, rows, left=3)]
+    lines = [result.reason]
+    if result.choices:
+        lines.append(f"ns/day at {timestep(result.choices[0].prediction)}")
+    lines += ["", table(headers, rows, left=3)]
     refused = _too_small(result.choices)
     return "\n".join([*lines, "", "Memory:", *(f"  {line}" for line in refused)] if refused else lines)
 
@@ -219,8 +262,8 @@ def _too_small(choices):
     for name in sorted({c.prediction.machine for c in choices if not c.prediction.fits}):
         mine = [c.prediction for c in choices if c.prediction.machine == name]
         most = max((p for p in mine if not p.fits), key=lambda p: (p.layout.nodes, p.layout.ranks_per_node))
-        where = f"{most.layout.nodes} node{'s' if most.layout.nodes > 1 else ''} x {most.layout.ranks_per_node} ranks"
-        what = f"{size(most.memory_per_node)} needed of {size(most.memory_capacity)} on each of {where}"
+        where = f"{_count(most.layout.nodes, 'node')} x {_count(most.layout.ranks_per_node, 'rank')}"
+        what = f"{memory(most)} on each of {where}"
         lines.append(
             f"{name}: does not fit on that many or fewer: {what}"
             if any(p.fits for p in mine)

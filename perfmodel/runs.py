@@ -24,7 +24,7 @@ neighbors_per_atom    mean number of neighbours within the cutoff
 steps                 timed steps
 seconds_per_step *    wall time / steps, start-up excluded
 phases                seconds per step, mean over ranks: ``neighbor, geometry, embedding, descriptor,
-                      fitting, force, communication, integrate, output, other``; on several ranks also
+                      fitting, force, threads, communication, integrate, output, other``; on several ranks also
                       ``waiting`` for one another, which the others leave out
 slowest_rank          seconds per step of the slowest rank in geometry .. force
 parallel              on several ranks, not used by the fit: messages and bytes per step, (least, mean, most)

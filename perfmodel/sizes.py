@@ -201,11 +201,17 @@ def _find_named_or_file(text):
         return NAMED_SIZES[text]
     path = Path(text)
     if path.suffix == ".json" and path.is_file():
-        return from_dict(json.loads(path.read_text()))
+        try:
+            return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise PerformanceModelError(f"{path}: no sizes of a model: {error}") from error
     if path.is_file():
         from dpmd import models  # files of models are read only when one is given
 
-        return from_model(models.load(path), path.stem)
+        try:
+            return from_model(models.load(path), path.stem)
+        except models.ModelError as error:
+            raise PerformanceModelError(str(error)) from error
     if match := re.fullmatch(r"(copper|water)((?:-\d+)+)", text):
         widths = tuple(int(w) for w in match[2].strip("-").split("-"))
         return (_copper if match[1] == "copper" else _water)(text, widths)

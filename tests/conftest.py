@@ -68,6 +68,15 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("refused_model", files, ids=[p.name for p, _ in files])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory):
+    """A folder apart from the checkout for all tests: ``python -c`` and ``-m`` put their folder on the path.
+
+    Children would import dpmd from the checkout, and what is tested would not be what is installed.
+    """
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
 @pytest.fixture(scope="session")
 def find_model():
     return fixtures.model_file
@@ -80,11 +89,9 @@ def find_cases():
 
 @pytest.fixture(scope="session")
 def mpi_start():
-    root = Path(__file__).resolve().parents[1]
     # the environment's own mpiexec rather than the system's
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     patient = {  # with ranks that share cores
-        "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -34,6 +34,7 @@ def run(options):
     from dpmd.datasets import read
     from dpmd.errors import InputError
     from dpmd.evaluation import evaluate_dataset
+    from dpmd.models.files import write_text
 
     if len(options.models) < 2 and not options.real_error:
         raise InputError("a deviation needs two or more models: -m MODEL MODEL ...")
@@ -60,7 +61,7 @@ def run(options):
             columns = committee.summary(virial[k], force[k][real[k]], energy[k])
             per_atom = force[k][real[k]] if options.atomic else []
             lines.append(committee.line(k * options.frequency, [*columns, *per_atom]))
-    options.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(options.output, "\n".join(lines) + "\n")
     print(f"{options.output}: {sum(map(len, sets))} frames, {len(potentials)} models")
     return 0
 

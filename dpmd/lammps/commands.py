@@ -19,7 +19,8 @@ from .computes import COMPUTES, KEYWORDS
 from .datafile import write_data
 from .dumps import COLUMNS, DUMPS
 from .fixes import FIXES
-from .language import FUNCTIONS, ScriptError, UnknownName, Variables
+from .language import FUNCTIONS, RANDOM, STEP_FUNCTIONS, ScriptError, UnknownName, Variables
+from .log import MULTI, ONE, ThermoStyle
 from .minimization import MIN_STYLES, min_modify, min_style, minimize
 from .restart import read_restart, write_restart
 from .session import Pair
@@ -353,8 +354,6 @@ def _thermo(session, words):
 
 
 def _thermo_style(session, words):
-    from .log import MULTI, ONE
-
     style, rest = words[0], [n for w in words[1:] for n in session.expand_star(w)]
     if style not in ("one", "multi", "custom"):
         raise ScriptError(f"thermo_style {style!r} is not supported; known: one, multi, custom")
@@ -362,8 +361,8 @@ def _thermo_style(session, words):
         raise ScriptError("thermo_style custom needs keywords; one and multi take none")
     for name in rest:
         session.column(name)
-    session.thermo.style, session.thermo.columns = style, tuple(rest) or (MULTI if style == "multi" else ONE)
-    session.thermo.line_format, session.thermo.formats = None, {}
+    columns = tuple(rest) or (MULTI if style == "multi" else ONE)
+    session.thermo = ThermoStyle(session.thermo.every, style, columns)  # with the defaults of thermo_modify
 
 
 def _thermo_modify(session, words):
@@ -485,7 +484,7 @@ def _write_line(path, mode, text):
 
 
 def _print(session, words):
-    text = session.variables.substitute(words[0], inside_quotes=True)
+    text = session.variables.substitute(words[0])
     rest, screen = words[1:], True
     while rest:
         name, value, rest = rest[0], rest[1:2], rest[2:]
@@ -585,7 +584,11 @@ COMMANDS = [
     Command("unfix", "ID", "forgets a fix", _unfix),
     Command("thermo", "N", "steps between lines of output", _thermo),
     Command("thermo_style", "one|multi|custom ...", "columns: " + ", ".join(KEYWORDS), _thermo_style),
-    Command("thermo_modify", "KEYWORD VALUE ...", "format, temp, press, norm, lost, line, flush", _thermo_modify),
+    Command(
+        "thermo_modify", "KEYWORD VALUE ...",
+        "format (line, float, int, none, 3, -1, 2*4, NAME), colname, temp, press, norm, lost, line, flush",
+        _thermo_modify,
+    ),
     Command(
         "dump", "ID GROUP STYLE N FILE ...",
         "a trajectory; columns of custom: " + ", ".join(COLUMNS), _dump, (2, DUMPS),
@@ -610,7 +613,7 @@ COMMANDS = [
     Command("timer", "KEYWORD ...", "timeout HH:MM:SS ends runs in order", _timer),
     Command(
         "variable", "NAME STYLE ...",
-        ", ".join(Variables.STYLES) + "; functions: " + ", ".join(FUNCTIONS), _variable,
+        ", ".join(Variables.STYLES) + "; functions: " + ", ".join([*FUNCTIONS, *STEP_FUNCTIONS, *RANDOM]), _variable,
     ),
     Command("if", 'CONDITION then "COMMAND" ... [elif ...] [else ...]', "commands under a condition", None),
     Command("include", "FILE", "commands of another file", None),

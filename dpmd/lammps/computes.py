@@ -27,6 +27,8 @@ class Compute:
     """
 
     width, rows = 1, None
+    #: which of its values grow with the number of atoms, so that ``thermo_modify norm yes`` divides them
+    extensive: tuple[str, ...] = ()
 
     def __init__(self, session, group, words):
         self.session, self.group = session, group
@@ -49,7 +51,7 @@ class Compute:
 class Temperature(Compute):
     """Kinetic temperature with 3 N - 3 degrees of freedom, and the kinetic tensor."""
 
-    extra, width = 3, 6
+    extra, width, extensive = 3, 6, ("vector",)
 
     def freedom(self):
         n = self.system.n_atoms if self.group is None else self.group.n_atoms(self.system)
@@ -68,6 +70,8 @@ class Temperature(Compute):
 class PotentialEnergy(Compute):
     """Potential energy of the whole system."""
 
+    extensive = ("scalar",)
+
     def set_up(self, words):
         if set(words) - {"pair", "fix"}:
             raise ScriptError(f"unexpected {words[0]!r}; pair and fix may follow")
@@ -78,6 +82,8 @@ class PotentialEnergy(Compute):
 
 class KineticEnergy(Compute):
     """Kinetic energy of the group."""
+
+    extensive = ("scalar",)
 
     def scalar(self):
         mask = None if self.group is None else self.mask()
@@ -245,6 +251,7 @@ class Reduce(Compute):
             raise ScriptError(f"compute reduce takes one of {', '.join(self.kinds)} and per-atom values")
         self.kind, self.words = words[0], [name for word in words[1:] for name in self.session.expand_star(word)]
         self.width = len(self.words)
+        self.extensive = ("scalar", "vector") if self.kind == "sum" else ()
         #: per-atom values that are looked at
         self.columns_of_atoms = tuple(self.words)
 
@@ -358,7 +365,7 @@ def _force_norm(s):
 KEYWORDS = {
     "step": ("Step", True, lambda s: s.system.step),
     "elapsed": ("Elapsed", True, lambda s: s.system.step - s.first_step),
-    "elaplong": ("Elaplong", True, lambda s: s.system.step - s.ramp_first),
+    "elaplong": ("Elaplong", True, lambda s: s.system.step - (s.begin_step or 0)),
     "dt": ("Dt", False, lambda s: s.timestep),
     "time": ("Time", False, lambda s: s.time()),
     "cpu": ("CPU", False, lambda s: s.seconds()),
@@ -410,3 +417,15 @@ KEYWORDS = {
     "nbuild": ("Nbuild", True, lambda s: max(s.schedule.builds - 1, 0) if s.schedule else 0),
     "ndanger": ("Ndanger", True, lambda s: 0),
 }  # fmt: skip
+
+#: keywords that ``thermo_modify norm yes`` divides by the number of atoms, wherever they are asked for
+EXTENSIVE = {
+    "pe", "ke", "etotal", "evdwl", "ecoul", "epair", "ebond", "eangle", "edihed", "eimp", "emol", "elong", "etail",
+    "enthalpy", "ecouple", "econserve",
+}  # fmt: skip
+
+
+def keyword(session, name):
+    """Value of a thermo keyword."""
+    value = KEYWORDS[name][2](session)
+    return value / (session.system.n_atoms or 1) if session.thermo.per_atom and name in EXTENSIVE else value

@@ -1,9 +1,12 @@
 """LAMMPS data files, read in the dialects that occur and written so that LAMMPS reads them."""
 
+import gzip
 import re
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from dpmd.models.files import write_text
 
 from .language import ScriptError
 
@@ -139,6 +142,18 @@ def _columns(rows, style, hint, n_types, path):
     )
 
 
+def announced_atoms(path):
+    """How many atoms the header of a data file, plain or gzipped, has; 0 where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^\s*(\d+)\s+atoms\s*(#.*)?$", file.read(4000), re.MULTILINE)
+    except (OSError, EOFError):
+        return 0
+    return int(found[1]) if found else 0
+
+
 def read_data(path, style="atomic"):
     """Read a data file.  Raises ScriptError naming ``path:line`` and what was expected."""
     try:
@@ -250,5 +265,4 @@ def write_data(path, title, session):
     lines += ["", "Velocities", ""]
     v = system.velocities * session.units.velocity
     lines += [f"{system.ids[k]} {v[k, 0]:.16g} {v[k, 1]:.16g} {v[k, 2]:.16g}" for k in order]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")

@@ -488,7 +488,7 @@ class Print(OutputFix):
         return step % self.every == 0 and (first or step != self.last)  # as LAMMPS, at the start of each run, too
 
     def look(self):
-        text = self.session.variables.substitute(self.text, inside_quotes=True)
+        text = self.session.variables.substitute(self.text)
         if self.screen:
             self.session.log(text)
         if self.file is not None:

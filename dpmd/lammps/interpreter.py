@@ -1,19 +1,25 @@
 """Execution of scripts: control flow, the check before anything runs, errors with their place."""
 
+import io
 import re
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+from dpmd.kernels.threads import available_cores
 from dpmd.parallel import OneProcess
 
 from .. import __version__
 from ..errors import InputError, RunError
+from ..log import Log
+from ..options import RUN_OPTIONS
+from ..preflight import check_options, check_ranks
 from .commands import BY_NAME, COMMANDS, CONTENT_WITH_PARTS
 from .computes import KEYWORDS
 from .dumps import COLUMNS
 from .fixes import NOSE_HOOVER_KEYWORDS, keywords
-from .language import Line, ScriptError, condition, read_lines, split_words
+from .language import Line, ScriptError, condition, read_lines, words_of_line
 from .log import ScriptLog
 from .session import Session
 
@@ -33,7 +39,7 @@ def unsupported(lines, seen=()):
     problems = []
     for line in lines:
         try:
-            words = split_words(line.text)
+            words = words_of_line(line.text)
             if words:
                 problems += [f"{line.where}: {p}" for p in _problems_of(words)]
                 problems += _included(words, line, seen)
@@ -88,7 +94,7 @@ def _problems_of(words):
             return [f"variable style {rest[1]!r} is not supported; known: {', '.join(Variables.STYLES)}"]
     if name == "run" and "every" in rest:
         at = rest.index("every")
-        return [p for w in rest[at + 2 :] if w != "NULL" for p in _problems_of(split_words(w) or ["label"])]
+        return [p for w in rest[at + 2 :] if w != "NULL" for p in _problems_of(words_of_line(w) or ["label"])]
     return []
 
 
@@ -114,20 +120,24 @@ def _problems_of_if(words):
         if skip or word in ("elif", "else"):
             skip = word == "elif"
             continue
-        inner = split_words(word)
+        inner = words_of_line(word)
         if inner:
             problems += _problems_of(inner)
     return problems
 
 
-def mistakes(path, options, variables=()):
-    """Everything wrong in a script that can be known before it runs, as ``["file:line: what"]``, in order."""
+def mistakes(path, options, variables=(), findings=None, processes=None):
+    """Everything wrong in a script that can be known before it runs, as ``["file:line: what"]``, in order.
+
+    findings : :class:`dpmd.log.Log` for what a look at the atoms of the first run tells, None for no look;
+    processes : the ranks that are to run it.
+    """
     from .rehearsal import Rehearsal
 
     lines = read_lines(path)
     problems = unsupported(lines, (str(path),))
     told = {problem.split(": ", 1)[0] for problem in problems}
-    for where, messages in Rehearsal(options, variables).go(lines).items():
+    for where, messages in Rehearsal(options, variables, findings, processes).go(lines).items():
         if where not in told:
             problems += [f"{where}: {message}" for message in messages]
 
@@ -170,8 +180,7 @@ class Interpreter:
         self.place = line
         session = self.session
         try:
-            text = session.variables.substitute(line.text)
-            words = split_words(text)
+            words = session.variables.words(line.text)
             if not words:
                 return
             name, words = words[0], words[1:]
@@ -221,7 +230,7 @@ class Interpreter:
             position += 1
         branches.append(current)
         for test, commands in branches:
-            if test is None or condition(substitute(test, inside_quotes=True)):
+            if test is None or condition(substitute(test)):
                 for command in commands:
                     self.execute_text(command)
                     if self.target is not None:
@@ -315,9 +324,9 @@ def is_script(text):
     return commands > 0 and commands >= sections
 
 
-def _faultless_lines(path, options, variables):
+def _faultless_lines(path, options, variables, findings, processes):
     """The lines of a script; InputError listing all mistakes that can be known."""
-    problems = mistakes(path, options, variables)
+    problems = mistakes(path, options, variables, findings, processes)
     if problems:
         raise InputError(*problems)
     return read_lines(path)
@@ -340,10 +349,16 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
         )
         error.everywhere = True
         raise error
-    lines = processes.on_root(lambda: _faultless_lines(path, options, variables))
+    options = SimpleNamespace(**{o.name: o.default for o in RUN_OPTIONS} | vars(options))
+    processes.on_root(lambda: check_options(options, lambda name: f"--{name.replace('_', '-')}"))
+    findings = Log(io.StringIO()) if options.check else None
+    lines = processes.on_root(lambda: _faultless_lines(path, options, variables, findings, processes))
     if options.check:
+        threads = options.threads or max(1, available_cores() // processes.machine_ranks)
+        for text in check_ranks(options, processes, threads):
+            findings.warning(text)
         if root:
-            print(f"{path}: no mistake was found; nothing was run (--check).")
+            print(f"{findings.screen.getvalue()}{path}: no mistake was found; nothing was run (--check).")
         return 0
     begin = time.perf_counter()
     log = processes.root_first(lambda: ScriptLog(log_path if root else None, screen if root else None))

@@ -10,7 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ..errors import InputError
+from .ranmar import Marsaglia
 
 #: nesting of variables in variables before it must be a circle
 _DEEPEST = 50
@@ -48,11 +51,15 @@ class Line:
 
 def read_lines(path):
     """Lines of a script, with ``&`` at the end of a line and triple quotes joining lines."""
+    return split_lines(read_text(path), str(path))
+
+
+def read_text(path):
+    """Text of a file.  Raises ScriptError where it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ScriptError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return split_lines(text, str(path))
 
 
 def split_lines(text, file):
@@ -76,55 +83,97 @@ def split_lines(text, file):
     return lines
 
 
-def _quoted_parts(text):
-    """Pieces ``(text, quote)`` of a line, quote being '"', "'", triple quotes or "" outside."""
-    position, plain = 0, ""
-    while position < len(text):
-        for quote in ('"""', '"', "'"):
-            if text.startswith(quote, position):
-                end = text.find(quote, position + len(quote))
-                if end < 0:
-                    raise ScriptError(f"the quote {quote} is not closed")
-                if plain:
-                    yield plain, ""
-                    plain = ""
-                yield text[position + len(quote) : end], quote
-                position = end + len(quote)
-                break
-        else:
-            if text[position] == "#":
-                break
-            plain += text[position]
+def _quoted_parts(text, comments=False):
+    """Pieces ``(text, quote)`` of a text, quote being '"', "'", triple quotes or "" outside.
+
+    comments : whether a # outside of quotes ends the text.
+    """
+    position = begin = 0
+    while position < len(text) and not (comments and text[position] == "#"):
+        quote = next((q for q in ('"""', '"', "'") if text.startswith(q, position)), None)
+        if quote is None:
             position += 1
-    if plain:
-        yield plain, ""
+            continue
+        if position > begin:
+            yield text[begin:position], ""
+        begin, end = position + len(quote), text.find(quote, position + len(quote))
+        if end < 0:
+            raise ScriptError(f"the quote {quote} is not closed")
+        yield text[begin:end], quote
+        position = begin = end + len(quote)
+    if position > begin:
+        yield text[begin:position], ""
+
+
+def without_comment(text):
+    """A line up to the first ``#`` outside of quotes."""
+    return "".join(f"{quote}{part}{quote}" for part, quote in _quoted_parts(text, comments=True))
+
+
+_word = re.compile(r'\s*(?:(?P<quote>"""|"|\')|(?P<plain>\S+))')
 
 
 def split_words(text):
-    """Words of a line; quoted ones without their quotes, comments left out."""
-    words, glued = [], False
-    for part, quote in _quoted_parts(text):
-        if quote:
-            if glued and words:
-                words[-1] += part
-            else:
-                words.append(part)
-            glued = True
+    """Words of a command without its comment.  Quotes where a word begins are left out; those inside belong to it."""
+    words, position = [], 0
+    while match := _word.match(text, position):
+        position, quote = match.end(), match["quote"]
+        if quote is None:
+            words.append(match["plain"])
             continue
-        pieces = part.split()
-        if glued and pieces and words and not part[0].isspace():
-            words[-1] += pieces.pop(0)
-        words += pieces
-        glued = bool(part) and not part[-1].isspace() and bool(words)
+        end = text.find(quote, position)
+        if end < 0:
+            raise ScriptError(f"the quote {quote} is not closed")
+        words.append(text[position:end])
+        position = end + len(quote)
+        if text[position : position + 1].strip():
+            raise ScriptError(f"a space is missing after {quote}{words[-1]}{quote}")
     return words
+
+
+def words_of_line(text):
+    """Words of a line as it stands in the script, comment left out, variables not replaced."""
+    return split_words(without_comment(text))
 
 
 # --------------------------------------------------------------------- formulas
 
 _token = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<op>\*\*|==|!=|<=|>=|&&|\|\||\|\^|[-+*/%^<>!()\[\],]))"
+    r"|(?P<op>==|!=|<=|>=|&&|\|\||\|\^|[-+*/%^<>!()\[\],]))"
 )
+
+
+def _remainder(a, b):
+    if b == 0:
+        raise ValueError("modulo 0")
+    return math.fmod(a, b) + 0.0 if math.isfinite(a) else math.nan  # no -0
+
+
+def _power(a, b):
+    if a == 0 and b < 0:
+        raise ValueError("0 to a negative power")
+    try:
+        return math.pow(a, b)
+    except ValueError:  # of a negative number
+        return math.nan
+    except OverflowError:
+        return math.inf if a > 0 or b % 2 == 0 else -math.inf
+
+
+def _exponential(x):
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def _round(x):
+    """To the nearest whole number, halves upwards."""
+    return float(np.ceil(x) if x - np.floor(x) >= 0.5 else np.floor(x)) + 0.0  # no -0
+
+
+#: operators from the weakest to the strongest; those of one row go from left to right
 _binary = [
     {"||": lambda a, b: float(bool(a) or bool(b)), "|^": lambda a, b: float(bool(a) != bool(b))},
     {"&&": lambda a, b: float(bool(a) and bool(b))},
@@ -134,18 +183,75 @@ _binary = [
         ">": lambda a, b: float(a > b), ">=": lambda a, b: float(a >= b),
     },
     {"+": lambda a, b: a + b, "-": lambda a, b: a - b},
-    {"*": lambda a, b: a * b, "/": lambda a, b: a / b, "%": lambda a, b: math.fmod(a, b)},
+    {"*": lambda a, b: a * b, "/": lambda a, b: a / b, "%": _remainder},
+    {"^": _power},
 ]  # fmt: skip
 #: functions of numbers: {name: (fewest arguments, most, function)}
 FUNCTIONS = {
-    "sqrt": (1, 1, math.sqrt), "exp": (1, 1, math.exp), "ln": (1, 1, math.log), "log": (1, 1, math.log10),
-    "abs": (1, 1, abs), "sign": (1, 1, lambda x: math.copysign(1.0, x)),
+    "sqrt": (1, 1, math.sqrt), "exp": (1, 1, _exponential), "ln": (1, 1, math.log), "log": (1, 1, math.log10),
+    "abs": (1, 1, abs), "sign": (1, 1, lambda x: 1.0 if x >= 0 else -1.0),
     "sin": (1, 1, math.sin), "cos": (1, 1, math.cos), "tan": (1, 1, math.tan),
     "asin": (1, 1, math.asin), "acos": (1, 1, math.acos), "atan": (1, 1, math.atan), "atan2": (2, 2, math.atan2),
-    "ceil": (1, 1, lambda x: float(math.ceil(x))), "floor": (1, 1, lambda x: float(math.floor(x))),
-    "round": (1, 1, lambda x: math.copysign(math.floor(abs(x) + 0.5), x)),
+    "ceil": (1, 1, np.ceil), "floor": (1, 1, np.floor), "round": (1, 1, _round),
     "ternary": (3, 3, lambda condition, a, b: a if condition else b),
 }  # fmt: skip
+
+
+#: random numbers: {name: (fewest arguments, most)}
+RANDOM = {"random": (3, 3), "normal": (3, 3)}
+
+
+def _stagger(run, first, second):
+    if not first > second > 0:
+        raise ValueError("stagger(x,y) takes x > y > 0")
+    begin = run.step // first * first
+    return begin + (second if run.step - begin < second else first)
+
+
+def _logfreq(run, first, count, factor):
+    if not 0 < count < factor or first <= 0:
+        raise ValueError("logfreq(x,y,z) takes x > 0 and 0 < y < z")
+    if run.step < first:
+        return first
+    begin = first
+    while run.step >= factor * begin:
+        begin *= factor
+    multiple = run.step // begin
+    return (multiple + 1 if multiple < count else factor) * begin
+
+
+def _stride(run, first, last, step):
+    if not 0 <= first <= last or step <= 0:
+        raise ValueError("stride(x,y,z) takes 0 <= x <= y and z > 0")
+    if run.step < first:
+        return first
+    following = run.step + step - (run.step - first) % step
+    return following if following <= last else _NEVER
+
+
+def _ramp(run, first, last):
+    return first + (last - first) * (run.step - run.begin) / max(run.end - run.begin, 1)
+
+
+#: the step that does not come
+_NEVER = 9223372036854775807.0
+#: functions of the present step and numbers: {name: (fewest arguments, most, function)}
+STEP_FUNCTIONS = {
+    "ramp": (2, 2, _ramp), "stagger": (2, 2, _stagger), "logfreq": (3, 3, _logfreq), "stride": (3, 3, _stride),
+    "vdisplace": (2, 2, lambda run, x, v: x + v * run.time),
+    "swiggle": (3, 3, lambda run, x, a, period: x + a * math.sin(2 * math.pi * run.time / period)),
+    "cwiggle": (3, 3, lambda run, x, a, period: x + a * (1 - math.cos(2 * math.pi * run.time / period))),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a formula is evaluated: the step, first and last step of the run, and the time since its first step."""
+
+    step: int = 0
+    begin: int = 0
+    end: int = 0
+    time: float = 0.0
 
 
 class _Formula:
@@ -191,16 +297,12 @@ class _Formula:
         return value
 
     def _unary(self):
+        """A value with the signs before it, which bind tighter than every operator."""
         if self._take("-"):
-            return -self._unary()
-        if self._take("+"):
-            return self._unary()
+            return 0.0 - self._unary()
         if self._take("!"):
             return float(not self._unary())
-        base = self._atom()
-        if self._take("^") or self._take("**"):
-            return base ** self._unary()
-        return base
+        return self._atom()
 
     def _atom(self):
         kind, text = self.token
@@ -226,34 +328,38 @@ class _Formula:
 
     def _call(self, name):
         self._take("(")
-        if name not in FUNCTIONS:
-            end = self.text.find(")", self.position)
-            start = self.position - len(self.token[1]) if self.token[0] != "end" else self.position
-            if end < 0:
-                raise ScriptError(f"')' is missing in the formula {self.text!r}")
-            words = [w.strip() for w in self.text[start:end].split(",")]
-            self.position = end + 1
-            self.token = self._next()
-            return float(self.lookup.function(name, words))
+        if name in FUNCTIONS:
+            return float(FUNCTIONS[name][2](*self._arguments(name, FUNCTIONS)))
+        if name in STEP_FUNCTIONS:
+            return float(STEP_FUNCTIONS[name][2](self.lookup.moment(), *self._arguments(name, STEP_FUNCTIONS)))
+        if name in RANDOM:
+            return self.lookup.random(name, *self._arguments(name, RANDOM))
+        start = self.position - len(self.token[1]) if self.token[0] != "end" else self.position
+        end = self.text.find(")", start)
+        if end < 0:
+            raise ScriptError(f"')' is missing in the formula {self.text!r}")
+        words = [w.strip() for w in self.text[start:end].split(",")]
+        self.position = end + 1
+        self.token = self._next()
+        return float(self.lookup.function(name, words))
+
+    def _arguments(self, name, table):
         arguments = []
         if not self._take(")"):
             arguments.append(self._level(0))
             while self._take(","):
                 arguments.append(self._level(0))
             self._expect(")")
-        fewest, most, function = FUNCTIONS[name]
+        fewest, most, *_ = table[name]
         if not fewest <= len(arguments) <= most:
             raise ScriptError(f"{name}() takes {fewest} arguments, not {len(arguments)}, in the formula {self.text!r}")
-        return float(function(*arguments))
+        return arguments
 
 
 def evaluate(text, lookup):
-    """Value of a formula.  ``lookup`` has ``value(name, indices)`` and ``function(name, words)``."""
+    """Value of a formula.  ``lookup`` is like :class:`Variables`."""
     try:
-        value = _Formula(text, lookup).evaluate()
-        if isinstance(value, complex):
-            raise ValueError("not a real number")
-        return value
+        return _Formula(text, lookup).evaluate()
     except (ZeroDivisionError, ValueError, OverflowError, TypeError) as error:
         if isinstance(error, InputError):
             raise
@@ -262,9 +368,9 @@ def evaluate(text, lookup):
         raise ScriptError(f"the formula {text[:40]!r}... is nested too deeply") from error
 
 
-def format_number(value):
-    """A number as LAMMPS writes the value of a variable: 15 significant digits."""
-    return f"{value:.15g}"
+def format_number(value, digits=15):
+    """A number as LAMMPS writes the value of a variable; with 20 digits, that of an immediate formula."""
+    return f"{value:.{digits}g}"
 
 
 def c_format(form, value):
@@ -288,13 +394,15 @@ class Variables:
     """Variables of a script.
 
     outside : object with ``value(name, indices)`` and ``function(name, words)`` for thermo
-    keywords, computes, fixes and group functions.
+    keywords, computes, fixes and group functions, and ``moment()`` for functions of the step.
     """
 
-    STYLES = ("index", "loop", "string", "equal", "getenv", "format", "internal", "delete")
+    STYLES = ("index", "loop", "string", "equal", "file", "getenv", "format", "internal", "delete")
+    #: set once, so that loops and -var work
+    _KEPT = ("index", "loop", "file", "getenv")
 
     def __init__(self, outside=None):
-        self.outside, self._all, self._depth = outside, {}, 0
+        self.outside, self._all, self._depth, self._stream = outside, {}, 0, None
 
     def __contains__(self, name):
         return name in self._all
@@ -313,9 +421,9 @@ class Variables:
             return
         if style not in self.STYLES:
             raise ScriptError(f"variable style {style!r} is not supported; known: {', '.join(self.STYLES)}")
-        if known and style in ("index", "loop", "getenv"):
-            return  # as documented: set once, so that loops and -var work
-        if known and known["style"] != style and style not in ("string", "format"):
+        if known and style in self._KEPT:
+            return
+        if known and known["style"] != style:
             raise ScriptError(f"variable {name} is of style {known['style']} already; delete it first")
         if not words:
             raise ScriptError(f"variable {name} {style} needs a value")
@@ -338,9 +446,10 @@ class Variables:
         width = len(str(last)) if pad else 0
         return {"range": (first, last, width), "at": 0}
 
-    @staticmethod
-    def _new_string(words):
-        return {"values": words[:1], "at": 0}
+    def _new_string(self, words):
+        if len(words) > 1:
+            raise ScriptError(f"a string variable takes one word; write it in quotes: \"{' '.join(words)}\"")
+        return {"values": [self.substitute(words[0])], "at": 0}
 
     @staticmethod
     def _new_equal(words):
@@ -349,21 +458,27 @@ class Variables:
     @staticmethod
     def _new_internal(words):
         try:
-            return {"formula": format_number(float(words[0]))}
+            return {"formula": repr(float(words[0]))}
         except ValueError:
             raise ScriptError(f"an internal variable takes a number, not {words[0]!r}") from None
 
+    def _new_file(self, words):
+        lines = self._on_root(lambda: read_text(words[0])).splitlines()
+        values = [text for line in lines if (text := line.partition("#")[0].strip())]
+        if not values:
+            raise ScriptError(f"{words[0]} has no lines for a variable of style file")
+        return {"values": values, "at": 0}
+
+    def _on_root(self, look):
+        return look() if self.outside is None else self.outside.processes.on_root(look)
+
     def _new_getenv(self, words):
-        value = os.environ.get(words[0])
-        if self.outside is not None:
-            value = self.outside.processes.broadcast(value)  # ranks may have different environments
-        if value is None:
-            raise ScriptError(f"the environment variable {words[0]} is not set")
-        return {"values": [value], "at": 0}
+        return {"values": [self._on_root(lambda: os.environ.get(words[0], ""))], "at": 0}  # ranks' may differ
 
     def _new_format(self, words):
-        if len(words) < 2 or words[0] not in self._all:
+        if len(words) != 2:
             raise ScriptError("variable NAME format takes an equal-style variable and a format such as %.3g")
+        self._defined(words[0])
         return {"of": words[0], "form": words[1]}
 
     def _defined(self, name):
@@ -407,7 +522,8 @@ class Variables:
     def value(self, name, indices):
         """A name in a formula."""
         if name.startswith("v_") and not indices:
-            return self.number(name[2:])
+            number = self.number(name[2:])
+            return float(format_number(number))  # LAMMPS hands on the variable's text
         if self.outside is None:
             raise ScriptError(f"{name!r} is unknown in a formula")
         return self.outside.value(name, indices)
@@ -420,40 +536,51 @@ class Variables:
             raise ScriptError(f"{name}() is unknown in a formula")
         return self.outside.function(name, words)
 
+    def moment(self):
+        """The Moment of the present evaluation."""
+        return Moment() if self.outside is None else self.outside.moment()
+
+    def random(self, name, a, b, seed):
+        """A number of one stream, which the seed of its first use begins."""
+        if self._stream is None:
+            if not 0 < seed <= 900_000_000:
+                raise ScriptError(f"{name}(): the seed must be 1 to 900000000, not {seed:g}")
+            self._stream = Marsaglia(int(seed))
+        if name == "random":
+            return a + (b - a) * self._stream.uniform()
+        return a + b * self._stream.normal()
+
     def evaluate(self, text):
         """Value of a formula."""
         return evaluate(text, self)
 
     def advance(self, names):
-        """The ``next`` command.  True if the variables were used up (and are deleted)."""
-        done = False
+        """The ``next`` command.  True if one was used up (it is deleted)."""
+        used_up = []
         for name in names:
             variable = self._all.get(name)
-            if variable is None or variable["style"] not in ("index", "loop"):
-                raise ScriptError(f"next {name}: not an index or loop variable")
+            if variable is None or variable["style"] not in ("index", "loop", "file"):
+                raise ScriptError(f"next {name}: not an index, loop or file variable")
             variable["at"] += 1
-            length = (
-                variable["range"][1] - variable["range"][0] + 1 if variable["style"] == "loop"
-                else len(variable["values"])
-            )  # fmt: skip
-            done = done or variable["at"] >= length
-        if done:
-            for name in names:
-                del self._all[name]
-        return done
+            first, last, _ = variable.get("range", (1, len(variable.get("values", ())), 0))
+            if variable["at"] > last - first:
+                used_up.append(name)
+        for name in used_up:
+            del self._all[name]
+        return bool(used_up)
 
-    def substitute(self, text, inside_quotes=False):
-        """``text`` with $x, ${name} and $(formula) replaced; quoted parts are left as they are."""
+    def words(self, text):
+        """Words of a line, variables replaced."""
+        return split_words(self.substitute(without_comment(text)))
+
+    def substitute(self, text):
+        """``text`` with $x, ${name} and $(formula) replaced; quoted parts of it are left as they are."""
         if "$" not in text:
             return text
-        if inside_quotes:
-            return self._substitute_plain(text)
-        result = []
-        for part, quote in _quoted_parts(text):
-            result.append(f"{quote}{part}{quote}" if quote else self._substitute_plain(part))
-        return "".join(result)
+        parts = _quoted_parts(text)
+        return "".join(f"{quote}{part}{quote}" if quote else self._replaced(part) for part, quote in parts)
 
-    def _substitute_plain(self, text):
+    def _replaced(self, text):
         out, position = [], 0
         while True:
             dollar = text.find("$", position)
@@ -477,7 +604,7 @@ class Variables:
                     raise ScriptError(f"')' is missing after {text[dollar : dollar + 20]!r}")
                 formula, _, form = text[dollar + 2 : end - 1].partition(":%")
                 value = self.evaluate(formula)
-                out.append(c_format("%" + form, value) if form else format_number(value))
+                out.append(c_format("%" + form, value) if form else format_number(value, 20))
                 position = end
             else:
                 out.append(self.text(sign))
@@ -486,80 +613,73 @@ class Variables:
 
 # --------------------------------------------------------------------- conditions of "if"
 
-_condition_token = re.compile(r"\s*(\(|\)|&&|\|\||\|\^|==|!=|<=|>=|<|>|!|\"[^\"]*\"|'[^']*'|[^\s()&|=!<>]+)")
+_condition_token = re.compile(
+    r"\s*(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![^\s()&|=!<>]))"
+    r"|(?P<op>\(|\)|&&|\|\||\|\^|==|!=|<=|>=|<|>|!)|(?P<word>[^\s()&|=!<>\"'+]+))"
+)
+
+
+class _Condition:
+    """Recursive descent over the condition of an ``if``: operators as in formulas, operands numbers or words."""
+
+    def __init__(self, text):
+        self.text, self.tokens, position = text, [], 0
+        while text[position:].strip():
+            match = _condition_token.match(text, position)
+            if match is None:
+                raise ScriptError(f"cannot read {text[position:].strip()[:20]!r} in the condition {text!r}")
+            self.tokens.append((match.lastgroup, match[match.lastgroup]))
+            position = match.end()
+        self.tokens.append(("end", ""))
+
+    def evaluate(self):
+        value = self._level(0)
+        if self.tokens[0][0] != "end":
+            raise ScriptError(f"unexpected {self.tokens[0][1]!r} in the condition {self.text!r}")
+        return self._number(value) != 0
+
+    def _number(self, value):
+        if isinstance(value, str):
+            raise ScriptError(
+                f"the condition {self.text!r} holds the word {value!r} where a number or comparison is meant"
+            )
+        return value
+
+    def _level(self, level):
+        if level == 4:  # there is no arithmetic
+            return self._operand()
+        value = self._level(level + 1)
+        while self.tokens[0][0] == "op" and self.tokens[0][1] in _binary[level]:
+            op = self.tokens.pop(0)[1]
+            other = self._level(level + 1)
+            if op in ("==", "!=") and (isinstance(value, str) or isinstance(other, str)):
+                value = float((value == other) == (op == "=="))  # a word never equals a number
+            elif op in ("<", "<=", ">", ">=") and (isinstance(value, str) or isinstance(other, str)):
+                raise ScriptError(f"the condition {self.text!r} compares words by {op}; only == and != can")
+            else:
+                value = _binary[level][op](self._number(value), self._number(other))
+        return value
+
+    def _operand(self):
+        kind, text = self.tokens.pop(0)
+        if kind == "number":
+            return float(text)
+        if kind == "word":
+            return text
+        if text == "!":
+            return float(not self._number(self._operand()))
+        if text == "(":
+            value = self._level(0)
+            if self.tokens.pop(0) != ("op", ")"):
+                raise ScriptError(f"')' is missing in the condition {self.text!r}")
+            return value
+        place = f"before {text!r}" if text else "at its end"
+        raise ScriptError(f"the condition {self.text!r} lacks something {place}")
 
 
 def condition(text):
     """Truth of the condition of an ``if`` command (variables already replaced)."""
-    tokens, position = [], 0
-    while text[position:].strip():
-        match = _condition_token.match(text, position)
-        if match is None:
-            raise ScriptError(f"cannot read the condition {text!r}")
-        tokens.append(match[1])
-        position = match.end()
-
-    def number(word):
-        try:
-            return float(word)
-        except ValueError:
-            return None
-
-    def compare(a, op, b):
-        x, y = number(a), number(b)
-        if x is not None and y is not None:
-            return _binary[2 if op in ("==", "!=") else 3][op](x, y) != 0
-        a, b = a.strip("\"'"), b.strip("\"'")
-        if op in ("==", "!="):
-            return (a == b) == (op == "==")
-        raise ScriptError(f"the condition {text!r} compares words by {op}; only == and != can")
-
-    def peek():
-        return tokens[0] if tokens else ""
-
-    def either():
-        value = both()
-        while peek() in ("||", "|^"):
-            op = tokens.pop(0)
-            other = both()
-            value = (value or other) if op == "||" else value != other
-        return value
-
-    def both():
-        value = single()
-        while peek() == "&&":
-            tokens.pop(0)
-            other = single()
-            value = value and other
-        return value
-
-    def single():
-        if not tokens:
-            raise ScriptError(f"the condition {text!r} lacks something at its end")
-        if peek() == "!":
-            tokens.pop(0)
-            return not single()
-        if peek() == "(":
-            tokens.pop(0)
-            value = either()
-            if not tokens or tokens.pop(0) != ")":
-                raise ScriptError(f"')' is missing in the condition {text!r}")
-            return value
-        word = tokens.pop(0)
-        if peek() in ("==", "!=", "<", "<=", ">", ">="):
-            op = tokens.pop(0)
-            if not tokens:
-                raise ScriptError(f"the condition {text!r} lacks something at its end")
-            return compare(word, op, tokens.pop(0))
-        value = number(word)
-        if value is None:
-            raise ScriptError(f"the condition {text!r} holds the word {word!r} where a number or comparison is meant")
-        return value != 0
-
     try:
-        value = either()
+        return _Condition(text).evaluate()
     except RecursionError:
         raise ScriptError("the condition is nested too deeply") from None
-    if tokens:
-        raise ScriptError(f"unexpected {tokens[0]!r} in the condition {text!r}")
-    return value

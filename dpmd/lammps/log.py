@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from ..log import Log
 from ..simulation import Hook
 from .language import ScriptError, c_format
 
@@ -45,6 +46,8 @@ class ScriptLog:
         """A line that stands out."""
         self(f"WARNING: {text}")
 
+    table = Log.table
+
     def close(self):
         """Close the file."""
         if self.file is not None:
@@ -57,13 +60,18 @@ MULTI = ("etotal", "ke", "temp", "pe", "ebond", "eangle", "edihed", "eimp", "evd
 
 
 class ThermoStyle:
-    """What ``thermo``, ``thermo_style`` and ``thermo_modify`` set."""
+    """What ``thermo``, ``thermo_style`` and ``thermo_modify`` set.
 
-    def __init__(self):
-        self.every, self.style, self.columns = 0, "one", ONE
+    every : steps between lines; columns : names.  A new one stands for the defaults of thermo_modify.
+    """
+
+    def __init__(self, every=0, style="one", columns=ONE):
+        self.every, self.style, self.columns = every, style, columns
         self.temperature, self.pressure, self.potential = "thermo_temp", "thermo_press", "thermo_pe"
-        self.float_format = self.int_format = self.line_format = None
-        self.formats, self.per_atom, self.lost = {}, False, "error"
+        self.float_format = self.int_format = None
+        #: of the columns, {number: format}, as line and as ranges or names give them; the latter count most
+        self.line_formats, self.formats, self.titles = {}, {}, {}
+        self.per_atom, self.lost = False, "error"
 
     def modify(self, words):
         """The ``thermo_modify`` command."""
@@ -75,46 +83,90 @@ class ThermoStyle:
             if name == "format":
                 rest = self._format(rest)
                 continue
+            if name == "colname":
+                rest = self._title(rest)
+                continue
             value, rest = rest[0], rest[1:]
             if name == "temp":
                 self.temperature = value
             elif name == "press":
                 self.pressure = value
             elif name == "norm":
-                self.per_atom = value in ("yes", "on")
-            elif name in ("lost", "lost/bond"):
+                if value not in ("yes", "no", "on", "off", "true", "false"):
+                    raise ScriptError(f"thermo_modify norm takes yes or no, not {value!r}")
+                self.per_atom = value in ("yes", "on", "true")
+            elif name == "lost":
+                if value not in ("error", "warn", "ignore"):
+                    raise ScriptError(f"thermo_modify lost takes error, warn or ignore, not {value!r}")
                 self.lost = value
             elif name == "line":
                 if value not in ("one", "multi"):
                     raise ScriptError("thermo_modify line takes one or multi (yaml is not supported)")
                 self.style = "multi" if value == "multi" else "custom"
-            elif name not in ("flush", "warn", "triclinic/general"):
+            elif name not in ("flush", "warn", "lost/bond", "triclinic/general"):
                 raise ScriptError(
-                    f"thermo_modify {name!r} is not supported; known: flush, format, line, lost, norm, press, temp"
+                    f"thermo_modify {name!r} is not supported; known: colname, flush, format, line, lost, norm, press, "
+                    "temp"
                 )
 
     def _format(self, rest):
         if rest[0] == "none":
-            self.float_format = self.int_format = self.line_format = None
-            self.formats = {}
+            self.float_format = self.int_format = None
+            self.line_formats, self.formats = {}, {}
             return rest[1:]
         if len(rest) < 2:
-            raise ScriptError("thermo_modify format takes line, float, int or a column number, and a format")
+            raise ScriptError("thermo_modify format takes line, float, int or columns, and a format")
         which, form = rest[:2]
         if which == "line":
-            self.line_format = form
-        elif which == "float":
-            c_format(form, 1.0)
+            forms = form.split()
+            if len(forms) < len(self.columns):
+                raise ScriptError(
+                    f"thermo_modify format line: {len(forms)} formats for {len(self.columns)} columns of thermo_style"
+                )
+            for each in forms:
+                c_format(each, 1)
+            self.line_formats = dict(enumerate(forms, 1))
+            return rest[2:]
+        c_format(form, 1)
+        if which == "float":
             self.float_format = form
         elif which == "int":
-            c_format(form, 1)
             self.int_format = form
-        elif which.lstrip("-").isdigit():
-            c_format(form, 1)
-            self.formats[int(which)] = form
         else:
-            raise ScriptError(f"thermo_modify format {which!r}: use line, float, int or the number of a column")
+            self.formats |= dict.fromkeys(self._numbers_of(which, "format"), form)
         return rest[2:]
+
+    def _title(self, rest):
+        if rest[0] == "default":
+            self.titles = {}
+            return rest[1:]
+        if len(rest) < 2:
+            raise ScriptError("thermo_modify colname takes default, or a column and its title")
+        self.titles |= dict.fromkeys(self._numbers_of(rest[0], "colname"), rest[1])
+        return rest[2:]
+
+    def _numbers_of(self, which, what):
+        """Numbers of the columns that ``3``, ``-1``, ``4*8``, ``*`` or a column's name stand for."""
+        n, names = len(self.columns), {name: k for k, name in enumerate(self.columns, 1)}
+        low, star, high = which.partition("*")
+        if which in names:
+            return [names[which]]
+        if all(w.isdigit() or (star and not w) for w in (low, high or "1")):
+            first = int(low or 1)
+            last = (int(high) if high else n) if star else first
+            if 1 <= first <= last <= n:
+                return range(first, last + 1)
+        elif which[:1] == "-" and which[1:].isdigit() and 1 <= int(which[1:]) <= n:
+            return [n + 1 - int(which[1:])]
+        raise ScriptError(
+            f"thermo_modify {what} {which!r}: use line, float, int, a column from 1 to {n} or a range such as 2*4, or "
+            f"a column's name: {', '.join(self.columns)}"
+        )
+
+    def format_of(self, column, whole):
+        """The format of a column (from 1), whole numbers or not; None for the default."""
+        form = self.formats.get(column, self.int_format if whole else self.float_format)
+        return form or self.line_formats.get(column)
 
 
 class ThermoTable(Hook):
@@ -128,7 +180,9 @@ class ThermoTable(Hook):
     def __init__(self, session, last, every=None):
         self.session, self.last = session, last
         self.every = session.thermo.every if every is None else every
-        self.columns = [session.column(name) for name in self._names()]
+        columns = [session.column(name) for name in self._names()]
+        titles = session.thermo.titles
+        self.columns = [(titles.get(k, title), *rest) for k, (title, *rest) in enumerate(columns, 1)]
         self.printed = None
 
     def _names(self):
@@ -151,7 +205,7 @@ class ThermoTable(Hook):
         least, mean, most = sizes.min(), sizes.mean(), sizes.max()
         self.session.log(f"Per MPI rank memory allocation (min/avg/max) = {least:.4g} | {mean:.4g} | {most:.4g} Mbytes")
         if self.session.thermo.style != "multi":
-            cells = [f"{title:^10} " if whole else f"{title:^14}" for title, whole, _ in self.columns]
+            cells = [f"{title:^11}" if whole else f"{title:^14}" for title, whole, _ in self.columns]
             self.session.log(" ".join(cells))
 
     def finish(self, simulation):
@@ -159,34 +213,27 @@ class ThermoTable(Hook):
             self(simulation)
 
     def __call__(self, simulation):
-        thermo, n = self.session.thermo, self.session.system.n_atoms
+        thermo = self.session.thermo
         values = [get(self.session) for _, _, get in self.columns]
-        if thermo.per_atom:
-            extensive = ("PotEng", "KinEng", "TotEng", "E_pair", "E_vdwl", "Enthalpy")
-            values = [v / n if c[0] in extensive else v for v, c in zip(values, self.columns, strict=True)]
         self.printed = simulation.system.step
-        if thermo.style == "multi":
+        multi = thermo.style == "multi"
+        cells = []
+        for k, (value, (title, whole, _)) in enumerate(zip(values, self.columns, strict=True), 1):
+            form = thermo.format_of(k, whole)
+            if form is not None:
+                cell = c_format(form, value) if np.isfinite(value) else str(value)
+            elif whole:
+                cell = f"{int(value):>14d}" if multi else f"{int(value):>10d} "
+            else:
+                cell = f"{value:14.4f}" if multi else f"{value:< 14.8g}"
+            cells.append(f"{title:<8} = {cell}" if multi else cell)
+        if multi:
             elapsed = time.perf_counter() - self.session.loop_begin
             self.session.log(f"------------ Step {self.printed:14d} ----- CPU = {elapsed:12.7g} (sec) -------------")
-            cells = [f"{c[0]:<8} = {v:14.4f} " for v, c in zip(values, self.columns, strict=True)]
             for k in range(0, len(cells), 3):
-                self.session.log("".join(cells[k : k + 3]))
-            return
-        line_forms = thermo.line_format.split() if thermo.line_format else []
-        cells = []
-        for k, (value, (_, whole, _)) in enumerate(zip(values, self.columns, strict=True), 1):
-            form = thermo.formats.get(k, thermo.formats.get(k - 1 - len(values)))
-            if form is None and k <= len(line_forms):
-                form = line_forms[k - 1]
-            if form is None:
-                form = thermo.int_format if whole else thermo.float_format
-            if form is not None:
-                cells.append(c_format(form, value) if np.isfinite(value) else str(value))
-            else:
-                cells.append(f"{int(value):>10d} " if whole else f"{value:< 14.8g}")
-        if thermo.int_format is None and self.columns[0][1] and not (1 in thermo.formats or line_forms):
-            cells[0] = f"{int(values[0]):>10d} "
-        self.session.log(" ".join(cells))
+                self.session.log(" ".join(cells[k : k + 3]) + " " * (k + 3 < len(cells)))
+        else:
+            self.session.log(" ".join(cells))
 
 
 def _of_ranks(processes, value):
@@ -241,3 +288,9 @@ def loop_report(session, seconds, steps, threads):
     log(f"Ave neighs/atom = {neighbors / max(n, 1):.8g}")
     log(f"Neighbor list builds = {max(session.schedule.builds - 1, 0)}")
     log("Dangerous builds = 0")  # lists are checked at every step, so none can come too late
+    overflowed = simulation.count_overflows()
+    if overflowed:
+        log.warning(
+            f"{overflowed:.3g} atoms, on average over the steps, had more neighbours than the model's sel; the nearest "
+            "were kept"
+        )

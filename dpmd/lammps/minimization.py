@@ -6,6 +6,7 @@ from ..ensembles import Fix
 from ..minimize import BoxRelaxation, Minimizer
 from .language import ScriptError
 from .log import ThermoTable, loop_report
+from .session import FirstLook
 
 MIN_STYLES = {
     "cg": ("", "conjugate gradients (Polak-Ribiere)"),
@@ -60,11 +61,11 @@ def minimize(session, words):
     energy_tolerance, force_tolerance, iterations, evaluations = limits(session, words)
     simulation = session.prepare()
     system, log = session.system, session.log
-    session.first_step = session.ramp_first = system.step
+    session.first_step = session.begin_step = system.step
     session.last_step = system.step + iterations
     log("Setting up " + session.minimizer["style"] + " style minimization ...")
     table = ThermoTable(session, -1)
-    simulation.hooks = [*session.dumps.values(), table]
+    simulation.hooks = [FirstLook(session), *session.dumps.values(), table]
     simulation.ensemble.span(system.step, session.last_step)
     simulation.compute_forces(minimizing=True)
     for fix in session.fixes.values():

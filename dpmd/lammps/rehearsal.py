@@ -9,11 +9,13 @@ that are not reported.  Where it cannot be known which commands follow, the rehe
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 from dpmd.models import ModelError, load
 
+from .. import preflight
 from ..errors import InputError, RunError
 from . import structure
 from .commands import BY_NAME, one_frame
@@ -21,12 +23,12 @@ from .computes import KEYWORDS, Compute
 from .dumps import CustomDump
 from .fixes import AverageTime, OutputFix, Print
 from .interpreter import Interpreter, Quit
-from .language import ScriptError, UnknownName, Variables, condition, split_words
+from .language import ScriptError, UnknownName, Variables, condition, words_of_line
 from .log import ScriptLog
 from .minimization import limits
 from .rerun import arguments
 from .restart import read_restart
-from .session import Session
+from .session import Session, load_potential
 
 #: commands and seconds after which a rehearsal ends: loops may be long
 _MOST, _SECONDS = 2000, 10.0
@@ -64,11 +66,17 @@ class _RehearsedVariables(Variables):
 class _RehearsedSession(Session):
     """A session whose runs only check.
 
-    report : function(what, message): a mistake in what was defined by command ``what``.
+    report : function(what, message): a mistake in what was defined by command ``what``; findings :
+    :class:`dpmd.log.Log` for what is found about the atoms of the first run, or None not to look at them;
+    processes : the ranks that are to run the script.
     """
 
-    def __init__(self, options, report):
+    def __init__(self, options, report, findings=None, processes=None):
         super().__init__(options, ScriptLog(None, None))
+        self.silent, self.findings, self.seconds_looking = self.log, findings, 0.0
+        self.ranks = processes or self.processes
+        #: the model of a later pair_style and the skin of a later ``neighbor`` (or None), as far as they are plain
+        self.to_come = None
         self.report, self.variables = report, _RehearsedVariables(self)
         #: whether a value was used that cannot be known
         self.uncertain = False
@@ -142,6 +150,8 @@ class _RehearsedSession(Session):
         self._check_parameters(potential)
         if not self.moved:
             self._check_cell(potential)
+            if self.unexamined and len(self.system) > _LARGE:
+                self.check_memory(model)
         if self.pair.frame_compute:
             self.compute(self.pair.frame_compute)
         if self.pair.atomic_compute:
@@ -150,10 +160,69 @@ class _RehearsedSession(Session):
             if hasattr(fix, "coupling"):
                 self._attempt(("fix", name), lambda fix=fix: fix.coupling.check(self.system))
 
+    def require_memory(self, n_atoms, what):
+        super().require_memory(n_atoms, what)
+        if self.to_come is not None and self.system is not None and n_atoms > _LARGE:
+            model, skin = self.to_come
+            needed = self.predicted_memory(model, n_atoms, self.skin if skin is None else skin)
+            preflight.check_memory(needed, n_atoms, what, self.ranks.machine_ranks)
+
+    def look(self, steps):
+        """Tell what is to be known about the atoms, by the model's lists and forces."""
+        from ..job import Job
+
+        if not self.unexamined or self.uncertain or not self.system.n_atoms:
+            return
+        self.unexamined, begin, log = False, time.perf_counter(), self.findings
+        try:
+            potential = load_potential(self.pair.models[0], self.options, self.skin, self.ranks)
+        except ModelError as error:
+            raise ScriptError(str(error)) from error
+        model, system = potential.model, self.system
+        system.types = self._model_types(potential)[self.type_of[system.ids] - 1]
+        system.type_names, system.constants = tuple(potential.type_map), self.units.constants
+        system._set_inverse_masses()
+        log(f"  model       {model.source.path}: {potential.loaded.description}; {potential.precision}")
+        rows, warnings = preflight.type_table(system)
+        log.table(rows)
+        part, inner = self.part(system, potential, preflight.SAMPLE)
+        domain = potential.domain()
+        domain.rebuild(part)
+        nearest, counts = preflight.neighbor_facts(domain, part, model, inner)
+        warnings += preflight.check_units(nearest, counts, system, model)
+        warnings += preflight.check_distances(nearest, model, "")
+        rows, more = preflight.check_selection(counts, model, self.options.on_overflow, "")
+        warnings += more
+        log.table(rows)
+        if nearest:
+            log(f"  shortest    {preflight.shortest_text(nearest, model)}")
+        log(f"  memory      about {self.predicted_memory(model, len(system), self.skin) / 2**20:.0f} MiB predicted")
+        speed = preflight.expected_speed(
+            potential, system, float(counts.mean.sum()), 1e3 * self.timestep_ps, self.skin, self.ranks.size
+        )  # fmt: skip
+        if speed:
+            log(f"  expected    {speed}")
+        parameters = {"frame_parameters": self.pair.frame, "atomic_parameters": self.pair.atomic}
+        if not (self.pair.frame_compute or self.pair.atomic_compute):
+            if part.periodic.all():
+                warnings += preflight.check_pressure(preflight.pressure(potential, part, domain, parameters))
+            few, ids = self.part(part, potential, preflight.SAMPLE_OF_PRECISION)
+            if ids is not None:
+                domain.rebuild(few)
+            Job.print_precision(log, potential, domain, part if ids is None else few, parameters)
+        for text in warnings:
+            log.warning(text)
+        self.seconds_looking += time.perf_counter() - begin
+
     def run(self, steps, begin=None, end=None):
         self._attempt(None, self.prepare)
         if self.system is None:
             return
+        if self.findings is not None and not self.moved and self.pair is not None and self.pair.set:
+            self.log = self.findings
+            self._attempt(None, lambda: self.check_run(steps))
+            self._attempt(None, lambda: self.look(steps))
+            self.log = self.silent
         self.check_outputs()
         self.moved = True
         self.system.step += steps
@@ -173,7 +242,7 @@ class _RehearsedSession(Session):
                 self._attempt(("compute", name), lambda column=column: self._check_column(column))
         for name, fix in self.fixes.items():
             if isinstance(fix, Print):
-                self._attempt(("fix", name), lambda fix=fix: self.variables.substitute(fix.text, inside_quotes=True))
+                self._attempt(("fix", name), lambda fix=fix: self.variables.substitute(fix.text))
             elif isinstance(fix, OutputFix):
                 look = self.column_of_rows if getattr(fix, "vectors", False) else self.number_of
                 for value in fix.names:
@@ -215,11 +284,25 @@ class _RehearsedSession(Session):
             self.uncertain = before
 
 
+def _to_come(lines):
+    """What lists are to be made of: ``(model, skin or None)``, or None if the script does not say so plainly."""
+    model = skin = None
+    for line in lines:
+        words = line.text.split()
+        if words[:2] == ["pair_style", "deepmd"] and model is None and len(words) > 2 and Path(words[2]).is_file():
+            with suppress(ModelError):
+                model = load(words[2])
+        elif words[:1] == ["neighbor"] and len(words) > 1:
+            with suppress(ValueError):
+                skin = float(words[1])
+    return model and (model, skin)
+
+
 class Rehearsal(Interpreter):
     """Goes through a script; ``problems`` is {``file:line``: [messages]} afterwards."""
 
-    def __init__(self, options, variables=()):
-        super().__init__(_RehearsedSession(options, self._report))
+    def __init__(self, options, variables=(), findings=None, processes=None):
+        super().__init__(_RehearsedSession(options, self._report, findings, processes))
         for name, values in variables:
             self.session.variables.set_from_command_line(name, values)
         self.problems, self.count, self.end = {}, 0, time.monotonic() + _SECONDS
@@ -228,6 +311,7 @@ class Rehearsal(Interpreter):
 
     def go(self, lines):
         """Rehearse; returns ``problems``."""
+        self.session.to_come = _to_come(lines)
         try:
             self.run(lines)
         except (_Enough, Quit, MemoryError):
@@ -252,12 +336,12 @@ class Rehearsal(Interpreter):
 
     def execute(self, line):
         self.count += 1
-        if self.count > _MOST or time.monotonic() > self.end:
+        if self.count > _MOST or time.monotonic() - self.session.seconds_looking > self.end:
             raise _Enough
         self.place, session, words = line, self.session, []
         outer, session.uncertain = session.uncertain, False
         try:
-            words = split_words(session.variables.substitute(line.text))
+            words = session.variables.words(line.text)
             if not words or words[0] not in BY_NAME:
                 return
             name, rest = words[0], words[1:]
@@ -301,7 +385,7 @@ class Rehearsal(Interpreter):
         substitute = self.session.variables.substitute
         tests = [words[0]] + [words[k + 1] for k, w in enumerate(words[:-1]) if w == "elif"]
         for test in tests:
-            chosen = condition(substitute(test, inside_quotes=True))
+            chosen = condition(substitute(test))
             if self.session.uncertain:
                 return self._either(words)
             if chosen:
@@ -311,7 +395,7 @@ class Rehearsal(Interpreter):
     def _either(self, words):
         """A condition that cannot be known."""
         for word in words[1:]:
-            inner = split_words(word)
+            inner = words_of_line(word)
             if inner and inner[0] in BY_NAME and inner[0] not in _HARMLESS:
                 raise _Enough
 

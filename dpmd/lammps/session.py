@@ -3,28 +3,34 @@
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from dpmd.kernels.threads import available_cores
 from dpmd.parallel import OneProcess
 
+from .. import preflight
 from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
-from ..fixes import BerendsenThermostat, Recenter, StochasticRescaling, Together
+from ..fixes import AddForce, BerendsenThermostat, Recenter, SetForce, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
-from ..potential import Potential
-from ..preflight import type_table
+from ..options import RUN_OPTIONS
+from ..potential import Potential, check_same_models
 from ..safety import Safety
 from ..simulation import Hook, Simulation
-from .computes import COMPUTES, KEYWORDS
+from .computes import COMPUTES, KEYWORDS, keyword
 from .fixes import OutputFix
-from .language import ScriptError, UnknownName, Variables
+from .language import Moment, ScriptError, UnknownName, Variables
 from .log import ThermoStyle, ThermoTable, loop_report
 from .schedule import Schedule
 from .unitstyles import UNITS
 
 _potentials = {}
+#: bytes of an atom while it is made: arrays and those that they are made of
+_BYTES_TO_MAKE = 500
+#: from so many atoms on it is worth predicting what memory a run takes
+_MANY = 100_000
 
 
 def load_potential(path, options, skin, processes):
@@ -33,7 +39,8 @@ def load_potential(path, options, skin, processes):
     if processes.size > 1:
         device, threads = "cpu", threads or max(1, available_cores() // processes.machine_ranks)
     try:
-        key = (str(path.resolve()), path.stat().st_mtime_ns, *vars(options).values())
+        there = path.stat()  # a file moved here may be of the same time
+        key = (str(path.resolve()), there.st_mtime_ns, there.st_ino, there.st_size, *vars(options).values())
     except OSError:
         raise ScriptError(f"model file {path} does not exist") from None
     if key not in _potentials:
@@ -98,10 +105,25 @@ class Parameters(Hook):
         simulation.parameters = self.session.model_parameters()
 
 
+class FirstLook(Hook):
+    """Looks at the atoms before the first step, if they or the model have changed since it was done."""
+
+    several_ranks = True
+
+    def __init__(self, session):
+        self.session = session
+
+    def due(self, step, first=False):
+        return False
+
+    def start(self, simulation):
+        self.session.examine(simulation)
+
+
 class Session:
     """The state that the commands of a script change, and its running.
 
-    options : namespace with device, precision, threads, no_tabulate, max_displacement; log :
+    options : namespace with options of [run], of which those that are missing have their defaults; log :
     :class:`~dpmd.lammps.log.ScriptLog`; processes : the ranks, each of which executes the script.
 
     On several ranks the atoms are shared out when forces are needed.  A command that changes atoms or
@@ -110,7 +132,9 @@ class Session:
     """
 
     def __init__(self, options, log, processes=None):
-        self.options, self.log, self.processes = options, log, processes or OneProcess()
+        self.options = SimpleNamespace(**{o.name: o.default for o in RUN_OPTIONS} | vars(options))
+        self.log, self.processes = log, processes or OneProcess()
+        self.ranks = self.processes
         self.variables = Variables(self)
         self.deadline, self.loop_begin, self.wall_begin = None, time.perf_counter(), time.perf_counter()
         self.restored = {}
@@ -137,8 +161,11 @@ class Session:
         self.thermo = ThermoStyle()
         self.simulation = self.schedule = None
         self.append_deviation, self.described = False, None
-        #: of the run; ramp_first : of the ramps, earlier where the run is one of several (start N)
-        self.first_step = self.last_step = self.ramp_first = 0
+        self.first_step = self.last_step = self.end_step = 0
+        #: first step of the present or last run, or of those that it is a part of (run start, every)
+        self.begin_step = None
+        #: whether warnings about the atoms are to be looked for, and the kinds of them that were given
+        self.unexamined, self.told = True, set()
         self.restart_rules, self.current_id, self.warned = [], "", set()
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
@@ -206,6 +233,12 @@ class Session:
         """Time since the start, in the script's unit."""
         begin, step = self.time_offset
         return begin + (self.require_box().step - step) * self.timestep
+
+    def moment(self):
+        """The Moment at which formulas are evaluated."""
+        step = 0 if self.system is None else self.system.step
+        begin = self.begin_step if self.begin_step is not None else step
+        return Moment(step, begin, self.end_step, (step - begin) * self.timestep)
 
     def seconds(self):
         """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
@@ -339,7 +372,7 @@ class Session:
         if name in KEYWORDS and not indices:
             self.require_box()
             self._check_ready(name)
-            return float(KEYWORDS[name][2](self))
+            return float(keyword(self, name))
         raise ScriptError(f"{name!r} is unknown; it is no thermo keyword, c_ID, f_ID, v_NAME or function")
 
     def _check_ready(self, name):
@@ -348,18 +381,15 @@ class Session:
             self.update_masses()
 
     def function(self, name, words):
-        """Functions of groups in formulas: count, mass, charge, xcm, vcm, bound, ke, and is_defined."""
-        if name == "is_defined":
-            known = {"compute": self.computes, "fix": self.fixes, "group": self.groups, "region": self.regions}
-            known["dump"] = self.dumps
-            if len(words) != 2 or words[0] not in known:
-                raise ScriptError("is_defined takes compute, dump, fix, group, region or variable, and an id")
-            return float(words[1] in known[words[0]])
-        system = self.require_box()
+        """Functions in formulas: of groups (count, mass, charge, xcm, vcm, bound, ke), files and what is there."""
+        if name in ("is_defined", "is_active", "is_available"):
+            return float(self._is_there(name, words))
+        if name == "is_file" and len(words) == 1:
+            return float(self.processes.on_root(lambda: Path(words[0]).is_file()))
         sizes = {"count": 1, "mass": 1, "charge": 1, "ke": 1, "xcm": 2, "vcm": 2, "bound": 2}
         if name not in sizes or len(words) != sizes[name]:
-            known = ", ".join([*sizes, "is_defined"])
-            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {known}")
+            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {', '.join(sizes)}")
+        system = self.require_box()
         mask = self.group_mask(words[0])
         self.update_masses()
         mass = system.masses[mask]
@@ -381,6 +411,24 @@ class Session:
         if name == "xcm":
             return self.centre_of_mass(self.groups[words[0]])[axis]
         return system.sum(mass @ system.velocities[mask])[axis] / system.sum(mass.sum()) * self.units.velocity
+
+    def _is_there(self, name, words):
+        """Whether something is defined in the script, in use, or known to dpmd."""
+        from .commands import BY_NAME
+
+        if name == "is_defined":
+            tables = {
+                "compute": self.computes, "dump": self.dumps, "fix": self.fixes, "group": self.groups,
+                "region": self.regions, "variable": self.variables,
+            }  # fmt: skip
+        elif name == "is_active":  # nothing of this is in use
+            tables = dict.fromkeys(("package", "newton", "pair", "comm", "min", "run", "atom"), ())
+        else:
+            tables = {c.name: c.styles[1] for c in BY_NAME.values() if c.styles}
+            tables |= {"command": BY_NAME, "pair": ("deepmd",), "feature": ("gzip", "exceptions"), "package": ()}
+        if len(words) != 2 or words[0] not in tables:
+            raise ScriptError(f"{name} takes one of {', '.join(tables)}, and a name")
+        return words[1] in tables[words[0]]
 
     def number_of(self, name):
         """Value of c_ID[i], f_ID[i], v_NAME for outputs."""
@@ -438,12 +486,31 @@ class Session:
     def column(self, name):
         """``(title, whole number?, function of the session)`` of a thermo column."""
         if name in KEYWORDS:
-            return KEYWORDS[name]
+            title, whole, _ = KEYWORDS[name]
+            return title, whole, lambda session: keyword(session, name)
         if name[:2] not in ("c_", "f_", "v_"):
             raise ScriptError(
                 f"thermo keyword {name!r} is not supported; known: {', '.join(KEYWORDS)}, c_ID, f_ID, v_NAME"
             )
-        return (name, False, lambda session: session.number_of(name))
+        return name, False, lambda session: session.number_of(name) / session.norm_of(name)
+
+    def norm_of(self, name):
+        """By what a thermo column c_ID, f_ID or v_NAME is divided: the number of atoms, or 1."""
+        return self.system.n_atoms if self.thermo.per_atom and self.is_extensive(name) else 1
+
+    def is_extensive(self, name):
+        """Whether a value c_ID, f_ID[i], ... grows with the number of atoms."""
+        kind, base, indices = self._reference(name)
+        if kind == "v":
+            return False
+        if kind == "c":
+            return ("scalar", "vector", "array")[min(len(indices), 2)] in self.compute(base).extensive
+        source = self.fix(base)
+        if isinstance(source, Fix):
+            return not indices or isinstance(source, (AddForce, SetForce, Recenter))
+        names = getattr(source, "names", ())
+        at = indices[-1] - 1 if indices and len(names) > 1 else 0
+        return at < len(names) and self.is_extensive(names[at])
 
     def energy(self):
         """eV, of the model and of those fixes that count."""
@@ -530,6 +597,7 @@ class Session:
         potentials = self.processes.root_first(
             lambda: [load_potential(m, self.options, self.skin, self.processes) for m in self.pair.models]
         )
+        check_same_models(self.processes, potentials)
         first = potentials[0]
         if system.n_atoms:
             system.types = self._model_types(first)[self.type_of[system.ids] - 1]
@@ -539,6 +607,11 @@ class Session:
         self._check_parameters(first)
         self._describe(first)
         self._check_cell(first)
+        if self.unexamined:
+            if first.device == "cpu":
+                self.tell("ranks", preflight.check_ranks(self.options, self.processes, first.operators.threads))
+            if system.n_atoms > _MANY and self.processes.size == 1:
+                self.check_memory(first.model)
         if self.schedule is not None:
             self.schedule.free()
         self.schedule = Schedule(
@@ -575,7 +648,7 @@ class Session:
             name = model.type_map[number] if number >= 0 else "ignored"
             count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
-        for warning in type_table(self.system)[1]:
+        for warning in (*model.source.warnings, *preflight.type_table(self.system)[1]):
             self.log.warning(warning)
 
     def _check_cell(self, potential):
@@ -633,7 +706,92 @@ class Session:
 
     def changed(self):
         """Atoms, box or model have changed: forces are no longer valid."""
-        self.stale = True
+        self.stale = self.unexamined = True
+
+    def tell(self, kind, warnings):
+        """Log warnings, unless there were some of this kind."""
+        if warnings and kind not in self.told:
+            self.told.add(kind)
+            for text in warnings:
+                self.log.warning(text)
+
+    def require_memory(self, n_atoms, what):
+        """Raises InputError where so many atoms cannot be held, before they are made."""
+        ranks = self.ranks.machine_ranks  # each has them all
+        preflight.check_memory(n_atoms * _BYTES_TO_MAKE * ranks, n_atoms, what, ranks)
+
+    def predicted_memory(self, model, n_atoms, skin):
+        """Bytes that a run with so many atoms, as dense as those that are here, will take on this machine."""
+        system, p, options = self.system, self.ranks, self.options
+        cell = system.cell * (n_atoms / max(len(system), 1)) ** (1 / 3) if len(system) else system.cell
+        neighbors = n_atoms / self.volume() * 4 / 3 * np.pi * (model.cutoff + skin) ** 3
+        if len(system):
+            neighbors = preflight.list_neighbors(system.positions, system.cell, system.periodic, model.cutoff + skin)
+        return preflight.predicted_memory(
+            n_atoms / p.n_machines, neighbors, cell, system.periodic, model, skin, options.precision,
+            options.threads or max(1, available_cores() // p.machine_ranks), p.machine_ranks, p.machine_ranks,
+        )  # fmt: skip
+
+    def check_memory(self, model):
+        """Raises InputError where a run of the atoms that are here would not find the memory that it needs."""
+        n = self.system.n_atoms
+        needed = self.predicted_memory(model, n, self.skin) - n * _BYTES_TO_MAKE / 2 * self.ranks.machine_ranks
+        preflight.check_memory(needed, n, "run", self.ranks.machine_ranks)
+
+    def examine(self, simulation):
+        """Warn, before the first step, of what is wrong with the atoms.  Collective."""
+        if not self.unexamined or not self.system.n_atoms:
+            return
+        self.unexamined = False
+        system, domain, potential = simulation.system, simulation.domain, self.committee.first
+        model, options = potential.model, self.options
+        nearest, counts = preflight.neighbor_facts(domain, system, model)
+        self.tell("units", preflight.check_units(nearest, counts, system, model))
+        try:
+            self.tell("distances", preflight.check_distances(nearest, model, ""))
+        except InputError as error:  # LAMMPS would go on, and a minimisation may be meant
+            self.tell("overlap", [str(error)])
+        self.tell("sel", preflight.check_selection(counts, model, options.on_overflow, "")[1])
+        self.tell("pressure", preflight.check_pressure(simulation.observables()["pressure_bar"]))
+        if options.check_precision and "precision" not in self.told:
+            self.told.add("precision")
+            self.print_precision(potential, system, self.log, domain)
+
+    def print_precision(self, potential, system, log, domain=None):
+        """Error of the precision, on a part of the atoms where there are many; domain : has lists of them all."""
+        from ..job import Job
+
+        if domain is None or system.n_atoms > preflight.SAMPLE_OF_PRECISION:
+            whole = system.whole()
+            system = self.processes.broadcast(
+                whole and self.part(whole, potential, preflight.SAMPLE_OF_PRECISION)[0]
+            )  # fmt: skip
+            domain = potential.domain()
+            domain.rebuild(system)
+        parameters = self.simulation.parameters if self.simulation else {}
+        if "atomic_parameters" in system.carried:
+            parameters = parameters | {"atomic_parameters": system.carried["atomic_parameters"]}
+        Job.print_precision(log, potential, domain, system, parameters)
+
+    def part(self, system, potential, most):
+        """A copy of a system on one process, or of a part of a large one, and the ids to look at (None: all)."""
+        if system.n_atoms <= most:
+            return system.copy(), None
+        return preflight.sample(system, potential.model.cutoff + self.skin, most)
+
+    def _integrators(self):
+        return {n: f for n, f in self.fixes.items() if isinstance(f, Fix)}
+
+    def check_run(self, steps):
+        """Warnings about how the atoms are to be moved.  Collective."""
+        moving = any(f.integrates for f in self._integrators().values())
+        if not steps or not moving:
+            return
+        self.tell("integrators", preflight.check_integrators(self._integrators(), self.system))
+        fs = 1e3 * self.timestep_ps
+        masses = np.array([m for m in self.masses if m])
+        given = f"timestep {self.timestep:g}" + f" (units {self.units.name}: {fs:g} fs)" * (self.units.time == 1)
+        self.tell("timestep", preflight.check_timestep(fs, masses, given=given))
 
     def box_changes(self):
         """Whether a fix changes the box."""
@@ -667,21 +825,24 @@ class Session:
     def run(self, steps, begin=None, end=None):
         """The ``run`` command."""
         simulation = self.prepare()
+        self.check_run(steps)
         system = self.system
         self.first_step, self.last_step = system.step, system.step + steps
-        self.ramp_first = self.first_step if begin is None else begin
         scaling = (NoseHooverChain, StochasticRescaling, BerendsenThermostat)
         moving = system.processes.largest(int(np.any(system.velocities)))
         if steps and not moving and any(isinstance(f, scaling) for f in self.fixes.values()):
             self.log.warning("all velocities are zero, and thermostats only scale them; use 'velocity all create'")
-        simulation.ensemble.span(self.ramp_first, self.last_step if end is None else end)
+        self.begin_step = self.first_step if begin is None else begin
+        self.end_step = self.last_step if end is None else end
+        simulation.ensemble.span(self.begin_step, self.end_step)
         outputs = [f for f in self.fixes.values() if isinstance(f, OutputFix)]
         parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
         if parameters:
             simulation.parameters = self._first_parameters()
         simulation.hooks = [
             Stop(self, 1),
-            Safety(self.options.max_displacement, Path("failed.extxyz")),
+            FirstLook(self),
+            Safety(self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error"),
             *parameters,
             *self._deviation_hook(),
             *outputs,

@@ -11,7 +11,7 @@ from ..ensembles import Group
 from ..fixes import remove_momentum, remove_rotation
 from ..system import System
 from ..units import temperature
-from .datafile import STYLES, read_data
+from .datafile import STYLES, announced_atoms, read_data
 from .language import ScriptError
 from .parkmiller import ParkMiller, velocity_noise
 from .schedule import Schedule
@@ -82,6 +82,7 @@ def read_data_command(session, words):
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' before another read_data")
     session.log("Reading data file ...")
+    session.require_memory(session.processes.on_root(lambda: announced_atoms(path)), "read_data")
     data = session.processes.on_root(lambda: read_data(path, session.atom_style))
     session.n_types, session.labels = data.n_types, data.labels
     session.masses = [data.masses.get(t) for t in range(1, data.n_types + 1)]
@@ -189,10 +190,7 @@ def replicate(session, words):
     counts = [_positive(w, "replicate") for w in words[:3]]
     if words[3:] and words[3:] != ["bbox"]:
         raise ScriptError(f"replicate: {words[3]!r} is not supported")
-    if np.prod(np.array(counts, float)) * len(system) > 2e8:
-        raise ScriptError(
-            f"replicate: {np.prod(np.array(counts, float)) * len(system):.3g} atoms are more than fit here"
-        )
+    session.require_memory(math.prod(counts) * len(system), "replicate")
     session.low = np.zeros(3)
     order = np.argsort(system.ids)
     shifts = np.array(
@@ -529,8 +527,10 @@ def _lattice_points(session, low, cell, new_type, types_of_basis):
     corners = low + np.array([(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]) @ cell
     cells = corners @ np.linalg.inv(made.vectors)
     first, last = np.floor(cells.min(axis=0) - 1).astype(int), np.ceil(cells.max(axis=0) + 1).astype(int)
-    if np.prod((last - first).astype(float)) * len(made.basis) > 1e8:
-        raise ScriptError("create_atoms: more than 1e8 lattice points; check lattice and region units")
+    if np.prod((last - first).astype(float)) * len(made.basis) > 1e9:
+        raise ScriptError("create_atoms: more than 1e9 lattice points; check lattice and region units")
+    # fewer are kept of a region, but all are looked at
+    session.require_memory(int(np.prod(last - first + 1)) * len(made.basis), "create_atoms")
     grid = np.stack(np.meshgrid(*(np.arange(a, b + 1) for a, b in zip(first, last, strict=True)), indexing="ij"), -1)
     # as LAMMPS numbers them: z slowest, then y, x and the basis
     grid = grid.transpose(2, 1, 0, 3).reshape(-1, 3)

@@ -28,7 +28,7 @@ dynamics = Langevin(scripted, 0.5 * units.fs, temperature_K=330, friction=0.01 /
 begin = time.perf_counter()
 dynamics.run(steps)
 elapsed = time.perf_counter() - begin
-print(f"ASE   {1e3 * elapsed / steps:6.2f} ms/step, {scripted.get_temperature():.0f} K at the end")
+print(f"ASE, double  {1e3 * elapsed / steps:6.2f} ms/step, {scripted.get_temperature():.0f} K at the end")
 
 # --- dpmd's own loop
 simulation = Simulation.from_atoms(
@@ -49,6 +49,6 @@ simulation.run(1)  # compiles, if this is the first time
 begin = time.perf_counter()
 simulation.resume(steps)
 elapsed = time.perf_counter() - begin
-print(f"dpmd  {1e3 * elapsed / steps:6.2f} ms/step, {temperatures[-1]:.0f} K at the end")
+print(f"dpmd, mixed  {1e3 * elapsed / steps:6.2f} ms/step, {temperatures[-1]:.0f} K at the end")
 assert simulation.system.step == steps + 1
 assert 150 < temperatures[-1] < 600

@@ -405,7 +405,7 @@ def start_ranks(n):
     """Start this program once per GPU; returns the exit code."""
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     if mpiexec is None:
-        raise SystemExit("--gpus needs an MPI with its mpiexec: pip install 'dpmd[mpi]'")
+        raise SystemExit("--gpus needs an MPI with its mpiexec: pip install '.[mpi]' in a checkout of dpmd")
     return subprocess.run([mpiexec, "-n", str(n), sys.executable, "-m", "mpi4py", *sys.argv], check=False).returncode
 
 

@@ -11,7 +11,7 @@ backwards 10 for polynomial and derivative, 4 for the inner products with dE/dT,
 from .simd import kernel
 
 # rows of the pair scratch, each of ``room`` numbers
-X, Y, Z, INVERSE_R, RADIAL, ANGLE, FRACTION, ROW_SCALE, R0, R1, R2, R3 = range(12)
+X, Y, Z, INVERSE_R, RADIAL, WEIGHT_SLOPE, FRACTION, ROW_SCALE, R0, R1, R2, R3 = range(12)
 PAIR_NUMBERS = 12
 DEGREE = 5
 

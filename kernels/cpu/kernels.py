@@ -8,7 +8,11 @@ once backwards, where the table row is evaluated again instead of having been ke
 Neighbours of one type come in two segments.  Those beyond the split radius use a few basis
 functions, ``G(s) = U(s) V``, and are summed as ``B = sum_j R_j (x) U(s_j)``; then T = B V for a whole
 block is one matrix product.  Near ones use full rows.  Where the descriptor is made of B itself
-(V is folded into the first layer of the fitting network), T is not needed.
+(V is folded into the first layer of the fitting network), T is not needed, unless a centre of the block
+has a near neighbour after all: then the block takes the other way.
+
+Distances, the switching function and the places in tables are computed in double precision: steep networks
+and narrow switching functions would magnify the rounding of a distance to single precision.
 
 Cost per centre with n neighbours, w numbers per row, M outputs (multiply-adds):
 
@@ -30,7 +34,6 @@ from dpmd.models import PairRule
 
 from .clock import read_clock
 from .embedding import (
-    ANGLE,
     FRACTION,
     INVERSE_R,
     PAIR_NUMBERS,
@@ -40,6 +43,7 @@ from .embedding import (
     R3,
     RADIAL,
     ROW_SCALE,
+    WEIGHT_SLOPE,
     X,
     Y,
     Z,
@@ -58,6 +62,7 @@ from .packing import (
     EXPAND,
     FAR_WIDTH,
     FEATURES,
+    FITTING_NETWORK,
     FOLDED,
     INVERSE_COARSE,
     INVERSE_FINE,
@@ -92,10 +97,11 @@ class ModelArrays(NamedTuple):
     """A packed model; see :mod:`dpmd.kernels.cpu.packing`.
 
     switch : (4,) numbers named START ... above; statistics : (T, 3) named MEAN ...; sel : (T,);
-    split : (T, T) Å^2, neighbours nearer than its root use full rows (inf: all, 0: none); rules, networks : (T, T);
+    split : (T, T) Å^2, neighbours nearer than its root use full rows (inf: all); rules, networks : (T, T);
     segments, segment_numbers : (T, T, 2, ...) tables of far and near neighbours;
     padding : (T, T, width) what an empty slot adds, in far columns where there are any;
-    centres : (T, ...) what the features of a centre type are; numbers : all matrices and tables.
+    centres : (T, 2, ...) what the features of a centre type are, usually and with near neighbours; numbers : all
+    matrices and tables.
     """
 
     switch: np.ndarray
@@ -156,7 +162,8 @@ class Workload(NamedTuple):
 class Scratch(NamedTuple):
     """Working memory, one slice per thread (first index); matrices are flat.
 
-    pairs, integers : numbers of every pair of a block; to_entries : dE/dR, four rows;
+    pairs, integers : numbers of every pair of a block; inputs : in double precision, r^2 and then the normalised
+    input of the embedding; to_entries : dE/dR, four rows;
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
@@ -166,6 +173,7 @@ class Scratch(NamedTuple):
 
     pairs: np.ndarray
     integers: np.ndarray
+    inputs: np.ndarray
     to_entries: np.ndarray
     runs: np.ndarray
     near: np.ndarray
@@ -181,7 +189,8 @@ class Scratch(NamedTuple):
 class Results(NamedTuple):
     """forces, virials of atoms : (pages, PAGE, 3 or 9), private to each thread, summed later;
     energies : (local atoms,); virials : (local atoms, 9), the share of each centre;
-    timers : (threads, phases) s; overflowed : (threads,).
+    timers : (threads, phases) s; overflowed : (threads,); nearest : (threads, lanes) Å^2, of which the smallest is
+    the least r^2 of all pairs.
     """
 
     forces: np.ndarray
@@ -190,42 +199,45 @@ class Results(NamedTuple):
     atomic_virials: np.ndarray
     timers: np.ndarray
     overflowed: np.ndarray
+    nearest: np.ndarray
 
 
 # --------------------------------------------------------------------- geometry
 
 
 @kernel
-def _collect(code, pairs, room, neighbor, start, i, positions, indices, begin, end, cutoff2) -> int:
+def _collect(code, pairs, room, squares, neighbor, start, i, positions, indices, begin, end, cutoff2) -> int:
     """Pairs of centre ``i`` with ``indices[begin:end]`` within the cutoff, written from column ``start``.
 
     Returns the end column.  Differences are taken in double precision, then rounded to the
-    kernel's type; INVERSE_R holds r^2 for now.
+    kernel's type; ``squares`` : r^2.
     """
     centre = [(positions + i * 3)[c] for c in range(3)]
-    rows = [pairs + room * k for k in (X, Y, Z, INVERSE_R)]
+    rows = [pairs + room * k for k in (X, Y, Z)]
     column = code.variable(start)
     with code.loop(begin, end) as q:  # branch-free: always write, advance when near enough
         j, p = indices[q], column.get()
         vector = [(positions + j * 3)[c] - centre[c] for c in range(3)]
         r2 = vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2]
-        for row, number in zip(rows, (*vector, r2), strict=True):
+        for row, number in zip(rows, vector, strict=True):
             row.put(p, code.number(number))
+        squares.put(p, r2)
         neighbor.put(p, indices.raw(q))
         column.set(p + code.one_if(r2 < cutoff2))
     return column.get()
 
 
 @njit(**OPTIONS)
-def _swap(pairs, integers, p, q):
+def _swap(pairs, squares, integers, p, q):
     """Exchange two pairs of the same type, as :func:`_collect` leaves them."""
-    for row in (X, Y, Z, INVERSE_R):
+    for row in (X, Y, Z):
         pairs[row, p], pairs[row, q] = pairs[row, q], pairs[row, p]
+    squares[p], squares[q] = squares[q], squares[p]
     integers[NEIGHBOR, p], integers[NEIGHBOR, q] = integers[NEIGHBOR, q], integers[NEIGHBOR, p]
 
 
 @njit(**OPTIONS)
-def _keep_nearest(pairs, integers, run, sel, shared_selection):
+def _keep_nearest(pairs, squares, integers, run, sel, shared_selection):
     """Drop neighbours beyond ``sel`` by the rule of the model's origin.
 
     run : (2 T + 1,) first pair of each type at even places, updated.
@@ -241,7 +253,7 @@ def _keep_nearest(pairs, integers, run, sel, shared_selection):
     for _ in range(min(sel.sum(), n) if shared_selection else n):
         nearest = -1
         for q in range(n):
-            if not taken[q] and (nearest < 0 or pairs[INVERSE_R, begin + q] < pairs[INVERSE_R, begin + nearest]):
+            if not taken[q] and (nearest < 0 or squares[begin + q] < squares[begin + nearest]):
                 nearest = q
         taken[nearest] = True
         if used[kind[nearest]] < sel[kind[nearest]]:
@@ -253,65 +265,74 @@ def _keep_nearest(pairs, integers, run, sel, shared_selection):
         run[2 * b] = p
         for q in range(first, last):
             if keep[q - begin]:
-                for row in (X, Y, Z, INVERSE_R):
+                for row in (X, Y, Z):
                     pairs[row, p] = pairs[row, q]
-                integers[NEIGHBOR, p] = integers[NEIGHBOR, q]
+                squares[p], integers[NEIGHBOR, p] = squares[q], integers[NEIGHBOR, q]
                 p += 1
     run[2 * n_types] = p
 
 
 @kernel
-def _environment(code, pairs, room, n, switch, statistics):
+def _environment(code, pairs, room, inputs, n, switch, statistics, nearest):
     """Entries of the environment matrix of pairs ``0 .. n - 1`` of a block.
 
-    On return INVERSE_R holds 1 / r, RADIAL w / (r + p), ANGLE w r / (r + p)^2, R0 the normalised
-    radial entry and R1 .. R3 the angular ones.
+    inputs : r^2, on return the normalised radial entry, both in double precision.
+    On return INVERSE_R holds 1 / r, RADIAL w / (r + p), WEIGHT_SLOPE dw/dr, R0 the normalised
+    radial entry and R1 .. R3 the angular ones; ``nearest`` (a vector) is lowered to r^2.
     """
     row = [pairs + room * k for k in range(PAIR_NUMBERS)]
-    start, inverse_width, protection = (code.fill(code.number(switch[k])) for k in (START, INVERSE_WIDTH, PROTECTION))
-    mean, inverse_std, angular = (code.fill(code.number(statistics[k])) for k in range(3))
-    zero, one = code.fill(0.0), code.fill(1.0)
+    start, inverse_width, protection = (code.fill_wide(switch[k]) for k in (START, INVERSE_WIDTH, PROTECTION))
+    mean, inverse_std = (code.fill_wide(statistics[k]) for k in (MEAN, INVERSE_STD))
+    angular = code.fill(code.number(statistics[INVERSE_ANGULAR]))
+    zero, one = code.fill_wide(0.0), code.fill_wide(1.0)
+    least = code.variable(nearest.vector(0, code.wide_type))
     with code.loop(0, n, code.lanes) as p:
-        r = code.function("sqrt", row[INVERSE_R].vector(p))
-        inverse_r = one / r
+        squares = inputs.vector(p, code.wide_type)
+        least.set(code.function("minnum", least.get(), squares))
+        r = code.function("sqrt", squares)
         u = code.function("minnum", code.function("maxnum", (r - start) * inverse_width, zero), one)
-        w = u * u * u * (u * (code.fill(15.0) - u * 6.0) - 10.0) + 1.0
+        w = u * u * u * (u * (code.fill_wide(15.0) - u * 6.0) - 10.0) + 1.0
+        rest = u * (one - u)
         inverse_shifted = one / (r + protection)
         radial = w * inverse_shifted
-        angle = radial * r * inverse_shifted
+        x = (radial - mean) * inverse_std
+        inputs.put(p, x)
+        row[R0].put(p, code.narrowed(x))
+        row[WEIGHT_SLOPE].put(p, code.narrowed(rest * rest * inverse_width * -30.0))
+        r, radial, inverse_shifted = (code.narrowed(v) for v in (r, radial, inverse_shifted))
+        inverse_r = code.fill(1.0) / r
         row[INVERSE_R].put(p, inverse_r)
         row[RADIAL].put(p, radial)
-        row[ANGLE].put(p, angle)
-        row[R0].put(p, (radial - mean) * inverse_std)
-        factor = angle * inverse_r * angular
+        factor = radial * inverse_shifted * angular  # w r / (r + p)^2 / r
         for k, entry in ((X, R1), (Y, R2), (Z, R3)):
             row[entry].put(p, row[k].vector(p) * factor)
+    nearest.put(0, least.get())
 
 
 @kernel
-def _find_rows(code, pairs, room, rows, begin, end, segment, numbers):
+def _find_rows(code, pairs, room, inputs, rows, begin, end, segment, numbers):
     """Table row, fraction of it and d fraction / d input of the pairs ``begin:end``."""
-    inputs, fractions, scales = pairs + room * R0, pairs + room * FRACTION, pairs + room * ROW_SCALE
+    fractions, scales = pairs + room * FRACTION, pairs + room * ROW_SCALE
     lower, upper, maximum, inverse_fine, inverse_coarse = (
-        code.fill(code.number(numbers[k])) for k in (LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE)
+        code.fill_wide(numbers[k]) for k in (LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE)
     )
     n_fine, n_coarse = (code.fill(code.narrow(segment[k])) for k in (N_FINE, N_COARSE))
-    zero, one = code.fill(0.0), code.fill(1.0)
+    zero, one, most = code.fill_wide(0.0), code.fill_wide(1.0), code.fill_wide(1e6)
     with code.loop(begin, end, code.lanes) as p:
-        x = inputs.vector(p)
+        x = inputs.vector(p, code.wide_type)
         z = code.function("maxnum", (x - lower) * inverse_fine, zero)
-        whole, number = code.integers(code.function("minnum", z, code.fill(1e6)))
+        whole, number = code.wide_integers(code.function("minnum", z, most))
         inside = whole < n_fine
         row = code.select(inside, whole, n_fine - 1)
-        fraction = z - code.select(inside, number, code.from_integers(row))
+        fraction = z - code.select(inside, number, code.wide_from_integers(row))
         scale = inverse_fine
         # the coarse section, and linear continuations below and above
         coarse = code.function("maxnum", (x - upper) * inverse_coarse, zero)
-        whole, number = code.integers(code.function("minnum", coarse, code.fill(1e6)))
+        whole, number = code.wide_integers(code.function("minnum", coarse, most))
         whole = code.select(whole < n_coarse, whole, n_coarse - 1)
-        beyond = (upper - x) < code.fill(1e-30)
+        beyond = (upper - x) < code.fill_wide(1e-30)
         for condition, new_row, new_fraction, new_scale in (
-            (beyond, n_fine + whole, coarse - code.from_integers(whole), inverse_coarse),
+            (beyond, n_fine + whole, coarse - code.wide_from_integers(whole), inverse_coarse),
             (x < lower, n_fine + n_coarse, x - lower, one),
             (maximum < x, n_fine + n_coarse + 1, x - maximum, one),
         ):
@@ -319,14 +340,17 @@ def _find_rows(code, pairs, room, rows, begin, end, segment, numbers):
             fraction = code.select(condition, new_fraction, fraction)
             scale = code.select(condition, new_scale, scale)
         rows.put(p, row)
-        fractions.put(p, fraction)
-        scales.put(p, scale)
+        fractions.put(p, code.narrowed(fraction))
+        scales.put(p, code.narrowed(scale))
 
 
 @njit(**OPTIONS)
-def _block_geometry(model, load, positions, atoms, a, pairs, integers, runs):
-    """Pairs and environment of every centre of a block; returns the number of overflowing centres."""
-    n_types, room = model.sel.size, pairs.shape[1]
+def _block_geometry(model, load, positions, atoms, a, pairs, inputs, integers, runs, nearest):
+    """Pairs and environment of every centre of a block.
+
+    Returns the numbers of overflowing centres and of near neighbours, where there are far ones.
+    """
+    n_types, room, n_near = model.sel.size, pairs.shape[1], 0
     cutoff2 = model.switch[END] * model.switch[END]
     slots = model.sel.sum()
     overflowed, end = 0, np.int64(0)
@@ -337,38 +361,40 @@ def _block_geometry(model, load, positions, atoms, a, pairs, integers, runs):
             run[2 * b] = end
             last = load.type_first[i, b + 1] if b + 1 < n_types else load.count[i]
             end = _collect(
-                pairs, room, integers[NEIGHBOR], end, i, positions, load.indices, row + load.type_first[i, b],
-                row + last, cutoff2,
+                pairs, room, inputs, integers[NEIGHBOR], end, i, positions, load.indices,
+                row + load.type_first[i, b], row + last, cutoff2,
             )  # fmt: skip
             over = over or (end - run[2 * b] > model.sel[b] and model.sel[b] > 0)
         run[2 * n_types] = end
         if over or (model.shared_selection and end - begin > slots):
             overflowed += 1
-            _keep_nearest(pairs, integers, run, model.sel, model.shared_selection)
+            _keep_nearest(pairs, inputs, integers, run, model.sel, model.shared_selection)
             end = run[2 * n_types]
         for b in range(n_types):  # far neighbours first
-            split = pairs.dtype.type(model.split[a, b])
-            p, near = run[2 * b], run[2 * b + 2]
+            split, p, near = model.split[a, b], run[2 * b], run[2 * b + 2]
             if split == np.inf:  # no basis: full rows for all
                 near = p
-            while p < near:
-                if pairs[INVERSE_R, p] < split:
-                    near -= 1
-                    _swap(pairs, integers, p, near)
-                else:
-                    p += 1
+            else:
+                while p < near:
+                    if inputs[p] < split:
+                        near -= 1
+                        _swap(pairs, inputs, integers, p, near)
+                    else:
+                        p += 1
+                n_near += run[2 * b + 2] - near
             run[2 * b + 1] = near
-    _environment(pairs, room, end, model.switch, model.statistics[a])
+    inputs[end : end + nearest.size] = cutoff2  # the last vector reaches over the end
+    _environment(pairs, room, inputs, end, model.switch, model.statistics[a], nearest)
     for q in range(atoms.size):
         for b in range(n_types):
             for segment in (FAR, NEAR):
                 begin, end = runs[q, 2 * b + segment], runs[q, 2 * b + segment + 1]
                 if end > begin:
                     _find_rows(
-                        pairs, room, integers[ROW], begin, end, model.segments[a, b, segment],
+                        pairs, room, inputs, integers[ROW], begin, end, model.segments[a, b, segment],
                         model.segment_numbers[a, b, segment],
                     )  # fmt: skip
-    return overflowed
+    return overflowed, n_near
 
 
 # --------------------------------------------------------------------- embedding
@@ -453,18 +479,15 @@ def _pair_forces(code, pairs, room, n, switch, statistics, to_entries):
     dE/dr_ij = [g_0 s' + (g . h)(v' - v/r)] h + (v/r) g.
     """
     row = [pairs + room * k for k in range(PAIR_NUMBERS)]
-    start, inverse_width, protection = (code.fill(code.number(switch[k])) for k in (START, INVERSE_WIDTH, PROTECTION))
+    protection = code.fill(code.number(switch[PROTECTION]))
     inverse_std, angular = (code.fill(code.number(statistics[k])) for k in (INVERSE_STD, INVERSE_ANGULAR))
-    zero, one = code.fill(0.0), code.fill(1.0)
+    one = code.fill(1.0)
     with code.loop(0, n, code.lanes) as p:
-        inverse_r = row[INVERSE_R].vector(p)
+        inverse_r, radial = row[INVERSE_R].vector(p), row[RADIAL].vector(p)
         r = one / inverse_r
-        u = code.function("minnum", code.function("maxnum", (r - start) * inverse_width, zero), one)
-        rest = u * (one - u)
-        weight_slope = rest * rest * inverse_width * -30.0
         inverse_shifted = one / (r + protection)
-        radial, angle = row[RADIAL].vector(p), row[ANGLE].vector(p)
-        radial_slope = (weight_slope - radial) * inverse_shifted
+        angle = radial * r * inverse_shifted
+        radial_slope = (row[WEIGHT_SLOPE].vector(p) - radial) * inverse_shifted
         # d/dr of radial * r / (r + p)
         angle_slope = (radial_slope * r + radial - angle) * inverse_shifted
         h = [row[k].vector(p) * inverse_r for k in (X, Y, Z)]
@@ -532,6 +555,7 @@ def evaluate_share(share, stage, model, exact, half, load, positions, scratch, r
     share's other results, the others add to them.
     """
     pairs, integers, runs = scratch.pairs[share], scratch.integers[share], scratch.runs[share]
+    inputs, nearest = scratch.inputs[share], results.nearest[share]
     near, far, to_near, to_far = scratch.near[share], scratch.far[share], scratch.to_near[share], scratch.to_far[share]
     D, energies, to_entries = scratch.D[share], scratch.energies[share], scratch.to_entries[share]
     work, exact_rows = scratch.work[share], model.tables
@@ -546,14 +570,18 @@ def evaluate_share(share, stage, model, exact, half, load, positions, scratch, r
         forces[:] = 0
         of_atoms[:] = 0
         results.overflowed[share] = 0
+        nearest[:] = np.inf
     for block in range(load.share_blocks[share, stage], load.share_blocks[share, stage + 1]):
         atoms, a = load.centres[load.blocks[block, 0] : load.blocks[block, 1]], load.blocks[block, 2]
-        centre = model.centres[a]
         n = atoms.size
         rows = -(-n // TILE_ROWS) * TILE_ROWS
 
         t0 = read_clock(clock, clock_id)
-        results.overflowed[share] += _block_geometry(model, load, positions, atoms, a, pairs, integers, runs)
+        overflowed, n_near = _block_geometry(
+            model, load, positions, atoms, a, pairs, inputs, integers, runs, nearest
+        )  # fmt: skip
+        results.overflowed[share] += overflowed
+        centre = model.centres[a, min(n_near, 1)]
         t1 = read_clock(clock, clock_id)
         if centre[FAR_WIDTH] > 0:
             far[: 4 * n * far_stride] = 0
@@ -580,7 +608,8 @@ def evaluate_share(share, stage, model, exact, half, load, positions, scratch, r
         t3 = read_clock(clock, clock_id)
         energy_and_gradient(
             model.fit_numbers, half, scratch.rounded[share], model.fit_layers, model.fit_parameters,
-            model.fit_first[a], model.fit_first[a + 1], D, stride_D, rows, work, energies,
+            model.fit_first[centre[FITTING_NETWORK]], model.fit_first[centre[FITTING_NETWORK] + 1], D, stride_D, rows,
+            work, energies,
         )  # fmt: skip
         t4 = read_clock(clock, clock_id)
         for q in range(n):

@@ -14,7 +14,7 @@ from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
 from .matrix import TILE_ROWS
 from .networks import embedding_scratch, fitting_scratch
-from .packing import N_IN, WIDTH_IN, pack_model
+from .packing import FITTING_NETWORK, N_IN, WIDTH_IN, pack_model
 from .simd import HAS_BFLOAT16, aligned_zeros, lanes, round_up
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,9 @@ class CpuOperators:
         lane = lanes(np.dtype(self._dtype))
         panel = 3 * lane * min(self.tiling.depth, int(self._packed.fitting.layers[:, N_IN].max()))
         counted = {name: array[0].nbytes for name, array in self._scratch._asdict().items()}
+        fitting = self._packed.fitting
+        usual = fitting.layers[fitting.first[self._packed.centres[:, 0, FITTING_NETWORK]], WIDTH_IN].max()
+        counted["D"] = counted["D"] * usual // fitting.layers[:, WIDTH_IN].max()  # more only with near neighbours
         return counted | {"weights": panel * np.dtype(self._dtype).itemsize, "tables": self._packed.tables.nbytes}
 
     # ------------------------------------------------------------------ planning
@@ -185,6 +188,7 @@ class CpuOperators:
 
         self._scratch = kernels.Scratch(
             pairs=room(kernels.PAIR_NUMBERS, n_pairs),
+            inputs=room(n_pairs, dtype=np.float64),
             integers=room(kernels.PAIR_INTEGERS, n_pairs, dtype=np.int32),
             to_entries=room(4 * n_pairs),
             runs=room(rows, 2 * self.model.n_types + 1, dtype=np.int64),
@@ -206,6 +210,7 @@ class CpuOperators:
         self._forces = np.zeros((n_pages, kernels.PAGE, 3))
         self._energies, self._virials = np.zeros(n_centres), np.zeros((n_centres, 9))
         self._timers, self._overflowed = np.zeros((threads, len(kernels.PHASES))), np.zeros(threads, np.int64)
+        self._nearest = aligned_zeros((threads, lane), np.float64)
 
     def _constant_energies(self, types, extra):
         """(centres,) eV: bias, less the energy at zero descriptor where the model asks for it."""
@@ -250,7 +255,9 @@ class CpuOperators:
         virials.fill(0.0)
         load = self._load
         of_pages = np.zeros((len(self._forces) if atomic_virials else 0, kernels.PAGE, 9))
-        results = kernels.Results(self._forces, energies, virials, of_pages, self._timers, self._overflowed)
+        results = kernels.Results(
+            self._forces, energies, virials, of_pages, self._timers, self._overflowed, self._nearest
+        )  # fmt: skip
         self._timers.fill(0.0)
         stages = load.share_blocks.shape[1] - 1
         for stage in range(stages):
@@ -277,4 +284,5 @@ class CpuOperators:
             atomic_energies=energies.copy(),
             atomic_virials=of_atoms,
             overflowed=int(self._overflowed.sum()),
+            nearest=float(np.sqrt(self._nearest.min())),
         )

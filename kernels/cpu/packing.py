@@ -27,9 +27,9 @@ STEP = 12  # rows of W that the tiles of a product go through together
 BASE, WIDTH, COLUMN, N_FINE, N_COARSE = range(5)
 # and of its numbers
 LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE = range(5)
-# columns of a centre type's row: is the descriptor made of far features, their width, number of
-# features and rows of the descriptor, places of V and V^T
-FOLDED, FAR_WIDTH, FEATURES, AXIS, EXPAND, CONTRACT = range(6)
+# columns of a centre type's rows, for centres without and with near neighbours: is the descriptor made of far
+# features, their width, number of features and rows of the descriptor, places of V and V^T, fitting network
+FOLDED, FAR_WIDTH, FEATURES, AXIS, EXPAND, CONTRACT, FITTING_NETWORK = range(7)
 
 
 class _Numbers:
@@ -195,7 +195,7 @@ def _bases(descriptor, centre, precision, dtype):
     }
     if len(bases) == 1:
         (b, only), = bases.items()
-        if only is not None and only.split == np.inf:
+        if only is not None and only.everywhere:
             changed = with_outputs_first(only, d.axis_neuron, _LARGEST_CONDITION[np.dtype(dtype).name])
             if changed is not None:
                 return {b: changed}, True
@@ -213,7 +213,7 @@ def pack_model(model, dtype, precision, half=False, step=1024):
     near_width = round_up(d.n_embedding, lane)
     split, pair_networks = np.full((n, n), np.inf), np.full((n, n), -1, np.int64)
     segments, segment_numbers = np.zeros((n, n, 2, 5), np.int64), np.ones((n, n, 2, 5))
-    padding, centres = np.zeros((n, n, near_width), dtype), np.zeros((n, 6), np.int64)
+    padding, centres = np.zeros((n, n, near_width), dtype), np.zeros((n, 2, 7), np.int64)
     tables, embedding_networks, places, kept = _Numbers(dtype), [], {}, []
 
     def segment(table, column):
@@ -235,15 +235,13 @@ def pack_model(model, dtype, precision, half=False, step=1024):
         for b, far in bases.items():
             embedding = d.embeddings[a][b]
             if far is not None:
-                split[a, b] = radius_of_input(d, a, far.split) ** 2 if np.isfinite(far.split) else 0.0
+                split[a, b] = radius_of_input(d, a, far.split) ** 2
                 segments[a, b, 0], segment_numbers[a, b, 0] = segment(far.functions, far_width)
                 expansion = np.zeros((round_up(far.functions.n_out, lane), d.n_embedding))
                 expansion[: far.functions.n_out] = far.expansion
                 combine.append(expansion)
                 far_width += len(expansion)
                 padding[a, b, : far.functions.n_out] = empty * evaluate_table(far.functions, np.array([empty]))[0][0]
-            if split[a, b] == 0:
-                continue  # no neighbour is near
             if embedding.table is not None:
                 segments[a, b, 1], segment_numbers[a, b, 1] = segment(embedding.table, 0)
                 value = evaluate_table(embedding.table, np.array([empty]))[0][0]
@@ -258,29 +256,30 @@ def pack_model(model, dtype, precision, half=False, step=1024):
                 padding[a, b, : d.n_embedding] = empty * value
         widest = max(widest, far_width)
 
-        n_features, axis, outputs = d.n_embedding, d.axis_neuron, np.eye(d.n_embedding)
-        folded = False
-        if combine:
-            expansion = np.concatenate(combine)
-            own_axis = axis if outputs_first else far_width
-            folded = (split[a, list(bases)] == 0).all() and (
-                descriptor_size(far_width, own_axis) < descriptor_size(n_features, axis)
-            )
-        if folded:
+        def fitting_for(outputs, axis, a=a):
+            """Number of the fitting network for features of which the outputs are these combinations."""
+            network = None
+            if a not in fitting.silent_types:
+                scale = 1 / d.neighbor_count**2
+                network = _with_inputs(fitting.networks[a], _input_map(outputs, axis, d.axis_neuron, n_extra, scale))
+            fit_networks.append(network)
+            return len(fit_networks) - 1
+
+        plain = False, far_width, d.n_embedding, d.axis_neuron, 0, 0, fitting_for(np.eye(d.n_embedding), d.axis_neuron)
+        centres[a] = plain
+        if not combine:
+            continue
+        expansion = np.concatenate(combine)
+        centres[a, :, EXPAND] = numbers.put(pack_matrix(expansion, dtype))
+        centres[a, :, CONTRACT] = numbers.put(pack_matrix(expansion.T, dtype))
+        own_axis = d.axis_neuron if outputs_first else far_width
+        if all(basis is not None and basis.everywhere for basis in bases.values()) and (
+            descriptor_size(far_width, own_axis) < descriptor_size(d.n_embedding, d.axis_neuron)
+        ):
             # functions beyond the last are padding
             n_features = next(iter(bases.values())).rank if len(bases) == 1 else far_width
-            axis, outputs = min(own_axis, n_features), expansion[:n_features]
-        centres[a] = folded, far_width, n_features, axis, 0, 0
-        if combine and not folded:
-            centres[a, EXPAND] = numbers.put(pack_matrix(expansion, dtype))
-            centres[a, CONTRACT] = numbers.put(pack_matrix(expansion.T, dtype))
-        network = None
-        if a not in fitting.silent_types:
-            scale = 1 / d.neighbor_count**2
-            network = _with_inputs(
-                fitting.networks[a], _input_map(outputs, axis, d.axis_neuron, n_extra, scale)
-            )
-        fit_networks.append(network)
+            axis = min(own_axis, n_features)
+            centres[a, 0] = True, far_width, n_features, axis, 0, 0, fitting_for(expansion[:n_features], axis)
     return PackedModel(
         split, pair_networks, segments, segment_numbers, padding, centres, tables.joined(),
         pack_networks(embedding_networks, dtype), pack_networks(fit_networks, dtype, numbers, half, step),

@@ -14,6 +14,7 @@ A function decorated with :func:`kernel` *writes* code when numba compiles a cal
 
 Array arguments arrive as :class:`Pointer` to their first element (they must be contiguous),
 numbers as :class:`Value`; vectors have the type of the first array of floating-point numbers.
+*Wide* vectors have as many lanes of double precision.
 Python loops unroll, ``code.loop`` makes real loops.  Nothing checks bounds: whole vectors are read
 and written, so arrays need room up to the next whole vector.
 """
@@ -224,6 +225,7 @@ class Code:
         self.lanes = lanes(dtype)
         self.element = ir.FloatType() if dtype == types.float32 else ir.DoubleType()
         self.vector_type = ir.VectorType(self.element, self.lanes)
+        self.wide_type = ir.VectorType(ir.DoubleType(), self.lanes)
         self.int_vector = ir.VectorType(INT32, self.lanes)
 
     def value(self, x, kind):
@@ -243,14 +245,24 @@ class Code:
         first = self.builder.insert_element(blank, x.value, ir.Constant(INT32, 0))
         return Value(self, self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, n), [0] * n)))
 
-    def integers(self, vector):
-        """A vector cut to int32 and, as numbers again, to what is left of it: ``(whole, number)``."""
-        whole = self.builder.fptosi(vector.value, self.int_vector)
-        return Value(self, whole), Value(self, self.builder.sitofp(whole, self.vector_type))
+    def fill_wide(self, x):
+        """A wide vector whose lanes are all the number ``x``, of double precision."""
+        return self.fill(x) if isinstance(x, Value) else Value(self, self.value(float(x), self.wide_type))
 
-    def from_integers(self, vector):
-        """A vector of int32 as floating-point numbers."""
-        return Value(self, self.builder.sitofp(vector.value, self.vector_type))
+    def narrowed(self, vector):
+        """A wide vector in the precision of the others."""
+        if vector.value.type == self.vector_type:
+            return vector
+        return Value(self, self.builder.fptrunc(vector.value, self.vector_type))
+
+    def wide_integers(self, vector):
+        """A wide vector cut to int32 and, as numbers again, to what is left of it: ``(whole, number)``."""
+        whole = self.builder.fptosi(vector.value, self.int_vector)
+        return Value(self, whole), self.wide_from_integers(Value(self, whole))
+
+    def wide_from_integers(self, vector):
+        """A vector of int32 as numbers of double precision."""
+        return Value(self, self.builder.sitofp(vector.value, self.wide_type))
 
     def narrow(self, integer):
         """An integer as int32."""

@@ -49,7 +49,7 @@ def available():
     except ImportError:
         if not has_driver():
             return "no NVIDIA driver is here, nor CuPy"
-        return "CuPy is not installed; pip install 'dpmd[cuda13]' (or [cuda12], as the driver needs)"
+        return "CuPy is not installed; pip install '.[cuda13]' in a checkout of dpmd (or [cuda12], as the driver needs)"
     except Exception as error:  # a broken CUDA installation raises many kinds
         return f"CuPy does not load ({error})"
     try:

@@ -393,21 +393,18 @@ class CudaOperators:
         if self._key != key or any(a is not b for a, b in zip(self._arrays, arrays, strict=True)):
             self._key, self._arrays = key, arrays
             self._begin_steps(neighbors, forces, frame_parameters, atomic_parameters)
-        work, overflowed, counted = self._work, 0, self._version != neighbors.version
+        work, counted = self._work, self._version != neighbors.version
         if counted:
-            self._version = neighbors.version
+            self._version, self._first_of_list = neighbors.version, True
             # -1, atoms that are ignored and room to spare, is the last
             work.constants[...] = self._by_type[types[: len(neighbors.counts)]]
-            total = int(work.overflowed[0])
-            overflowed = -(-(total - self._seen_overflow) // max(self._evaluations, 1))
-            self._seen_overflow, self._evaluations = total, 0
         if atomic_virials or forces is not work.forces:
             neighbors.follow()
             return self._evaluate_beside(work, neighbors, forces, atomic_virials)
-        self._evaluations += 1
-        result = DeviceEvaluation(self, work, neighbors, overflowed, counted)
+        result, first = DeviceEvaluation(self, work, neighbors, counted), self._first_of_list
+        self._first_of_list = False
         if self._replay is None or self._recorded_scratch is not self._scratch:
-            if self._replay is None and self._evaluations == 1:
+            if self._replay is None and first:
                 # once directly: compiles, and cuBLAS and NCCL set themselves up; lists used once are not worth more
                 neighbors.follow()
                 self.launch(work)
@@ -456,7 +453,6 @@ class CudaOperators:
         kinds = np.arange(self.model.n_types)
         by_type = self.constant_energies(kinds, np.repeat(extra, len(kinds), axis=0))
         self._by_type = device.upload(np.append(by_type, 0.0))
-        self._seen_overflow = self._evaluations = 0
         self._version = self._replay = self._recorded_scratch = None
 
     def _evaluate_beside(self, work, neighbors, forces, atomic_virials):
@@ -594,15 +590,21 @@ class DeviceEvaluation:
     """Sums of an evaluation that stayed on the device, made when they are read.
 
     ``virials`` evaluates once more, for the present positions, unless the list asks for the virial every
-    time; ``overflowed`` is what was known at the last rebuild of the lists, and ``counted`` tells that this
-    is the first evaluation since then.
+    time; ``counted`` tells that this is the first evaluation of a list, when ``overflowed`` is worth its time.
     """
 
     atomic_virials = None
 
-    def __init__(self, operators, work, neighbors, overflowed, counted):
-        self._operators, self._work, self._neighbors = operators, work, neighbors
-        self.overflowed, self.counted = overflowed, counted
+    def __init__(self, operators, work, neighbors, counted):
+        self._operators, self._work, self._neighbors, self.counted = operators, work, neighbors, counted
+
+    @property
+    def overflowed(self):
+        """Centres with more neighbours than the model's sel, summed over the evaluations since this was last read."""
+        found = int(self._work.overflowed[0])
+        if found:
+            self._work.overflowed.fill(0)
+        return found
 
     @property
     def energies(self):

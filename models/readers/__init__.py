@@ -8,10 +8,12 @@ Files are untrusted: whatever bytes they hold, ``load`` returns a model or raise
 :class:`~dpmd.models.errors.ModelError` with the file's name, and runs nothing from them.
 """
 
+import hashlib
+import io
 import os
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import h5py
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from .. import errors
 from . import building, dpmodel, tensorflow, torchscript
 
+_MODELS = "a .pb, .pth, .dp, .yaml or .dptab file"
 _CONVERT = "convert it: dp convert-backend MODEL model.dp"
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # protobuf cannot hold more, and no published model of this kind is larger
@@ -27,11 +30,11 @@ _LARGEST_FILE = 2 * 2**30
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: ``recognises(head)`` looks at the first bytes, ``read(path)`` returns a model."""
+    """A kind of file: ``recognises(head)`` looks at the first bytes, ``read(path, data)`` returns a model."""
 
     name: str
     recognises: Callable[[bytes], bool]
-    read: Callable[[str], object]
+    read: Callable[[str, bytes], object]
 
 
 def _is_hdf5(head):
@@ -56,62 +59,74 @@ def _is_graph(head):
     return head.startswith(b"\n")
 
 
-def _read_hdf5(path):
+def _read_hdf5(path, data):
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(io.BytesIO(data), "r")
     except OSError as error:
         raise errors.ModelError(f"damaged or incomplete HDF5 file ({error})") from error
     with file:
         if "dpmd_table_format" not in file.attrs:
-            return dpmodel.read_hdf5(path, file)
+            return dpmodel.read_hdf5(path, file, len(data))
     from .. import dptab
 
-    return dptab.read(path)
+    return dptab.read(path, data)
 
 
-def _read_zip(path):
-    return torchscript.read(path, _all_bytes(path))
-
-
-def _read_text(path):
-    data = _all_bytes(path)
+def _read_text(path, data):
     if _looks_like_pbtxt(data):
         raise building.unsupported(
             "a TensorFlow graph in text form (.pbtxt)", "convert it: dp convert-from pbtxt -i MODEL -o model.pb"
         )
     if data.lstrip().startswith(b"{") and (b'"base_code"' in data or b'"program"' in data):
         raise building.unsupported("a Paddle model (.json)", _CONVERT)
-    return dpmodel.read_yaml(path, data)
+    try:
+        return dpmodel.read_yaml(path, data)
+    except errors.ModelError as error:
+        if kind := _other_text(data):
+            raise errors.ModelError(f"this is {kind}, not a model; a model is {_MODELS}") from error
+        raise
+
+
+def _other_text(data):
+    """What a text that is no model seems to be, or None."""
+    text = data[:100_000].decode("utf-8", "replace")
+    if re.search(r"^\s*\[\[?\s*(structure|model|run|ensemble)\s*\]", text, re.MULTILINE):
+        return "an input file of md-run (TOML)"
+    if re.search(r"^\s*(pair_style|pair_coeff|read_data|fix|run)\s", text, re.MULTILINE):
+        return "a LAMMPS script"
+    if re.search(r"^\s*\d+\s+atoms\b", text, re.MULTILINE) or re.match(r"\s*\d+\s*\n", text):
+        return "a structure"
+    return None
+
+
+def kind_of_binary(path):
+    """The name of the kind of binary file, of those that models are in, that ``path`` is; None for others."""
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    found = next((kind.name for kind in FORMATS if kind.recognises(head)), None)
+    return None if found == "text" else found
 
 
 def _looks_like_pbtxt(data):
     return data.lstrip().startswith((b"node {", b"node{"))
 
 
-def _read_graph(path):
-    return tensorflow.read(path, _all_bytes(path))
-
-
-def _refuse_pickle(path):
+def _refuse_pickle(path, data):
     raise building.unsupported("a bare pickle or an old PyTorch checkpoint", "freeze it first: dp --pt freeze")
 
 
 #: in the order of trial
 FORMATS = (
     Format("HDF5", _is_hdf5, _read_hdf5),
-    Format("zip archive", _is_zip, _read_zip),
+    Format("zip archive", _is_zip, torchscript.read),
     Format("pickle", _is_pickle, _refuse_pickle),
     Format("text", _is_text, _read_text),
-    Format("TensorFlow graph", _is_graph, _read_graph),
+    Format("TensorFlow graph", _is_graph, tensorflow.read),
 )
 
 
 def _all_bytes(path):
-    return Path(path).read_bytes()
-
-
-def _head(path):
-    """The first bytes of a file that can be read; what cannot be is refused."""
+    """The content of a file that can be read; what cannot be is refused."""
     if os.path.isdir(path):
         inside = set(os.listdir(path))
         if inside & {"saved_model.pb", "saved_model.pbtxt"}:
@@ -121,13 +136,14 @@ def _head(path):
         raise errors.ModelError("no such file")
     if not os.path.isfile(path):
         raise errors.ModelError("not a regular file")
-    size = os.path.getsize(path)
-    if not size:
-        raise errors.ModelError("the file is empty")
-    if size > _LARGEST_FILE:
-        raise errors.ModelError(f"the file has {size / 2**30:.1f} GiB, more than any model that dpmd reads")
     with open(path, "rb") as file:
-        return file.read(4096)
+        size = os.fstat(file.fileno()).st_size
+        if size > _LARGEST_FILE:
+            raise errors.ModelError(f"the file has {size / 2**30:.1f} GiB, more than any model that dpmd reads")
+        data = file.read(_LARGEST_FILE)
+    if not data:
+        raise errors.ModelError("the file is empty")
+    return data
 
 
 def _printable(message):
@@ -141,17 +157,20 @@ def load(path):
     path : a TensorFlow graph (``.pb``), TorchScript archive (``.pth``), backend-independent
         model (``.dp``, ``.yaml``), or dpmd's own table file (``.dptab``); names do not matter.
 
-    Returns a :class:`~dpmd.models.parameters.DeepPotentialModel`.  Raises
+    The file is read once: the parameters of the :class:`~dpmd.models.parameters.DeepPotentialModel` that is
+    returned and its ``source.digest`` belong to the same bytes, whatever happens to the file.  Raises
     :class:`~dpmd.models.errors.ModelError` if the file is missing, damaged, or of another kind.
     """
     path = os.fsdecode(path)
     try:
         # absurd numbers overflow on their way to the checks that refuse them
         with np.errstate(all="ignore"):
-            head = _head(path)
+            data = _all_bytes(path)
             for kind in FORMATS:
-                if kind.recognises(head):
-                    return kind.read(path)
+                if kind.recognises(data[:4096]):
+                    model = kind.read(path, data)
+                    digest = hashlib.sha256(data).hexdigest()
+                    return replace(model, source=replace(model.source, digest=digest))
             raise errors.ModelError(
                 "not a model file: neither a TensorFlow graph, nor a TorchScript archive, nor HDF5, nor text"
             )

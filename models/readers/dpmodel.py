@@ -7,7 +7,6 @@ pairs are masked; ``out_std`` does not act on energies.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -87,8 +86,8 @@ def with_variables(tree, resolve, file_size):
 # --------------------------------------------------------------------- HDF5 files
 
 
-def read_hdf5(path, file):
-    """:class:`DeepPotentialModel` from an open HDF5 file."""
+def read_hdf5(path, file, size):
+    """:class:`DeepPotentialModel` from an open HDF5 file of ``size`` bytes."""
     if "json" not in file.attrs:
         raise ModelError("not a Deep Potential model: the HDF5 file has no attribute 'json'")
     text = file.attrs["json"]
@@ -104,7 +103,7 @@ def read_hdf5(path, file):
             cache[name] = _dataset(file, name)
         return cache[name]
 
-    return model_from_file(path, FORMAT_HDF5, with_variables(tree, resolve, os.path.getsize(path)))
+    return model_from_file(path, FORMAT_HDF5, with_variables(tree, resolve, size))
 
 
 def _dataset(file, name):

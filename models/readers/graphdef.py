@@ -187,6 +187,12 @@ class Graph:
                 raise ModelError("the constants of the graph are larger than any model needs")
         return found
 
+    def reduced_precision(self):
+        """``"float16"`` or ``"bfloat16"`` if some operations compute in it, else None."""
+        kinds = {_HALF: "float16", _BFLOAT16: "bfloat16"}
+        casts = (node.attribute("DstT") for node in self.nodes.values() if node.op == "Cast")
+        return next((kinds[cast.type] for cast in casts if cast is not None and cast.type in kinds), None)
+
     def text(self, name):
         """A constant string, or None."""
         found = self.constant(name)

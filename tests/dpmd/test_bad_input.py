@@ -280,7 +280,7 @@ def test_launcher_without_mpi4py_is_refused(water_run, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
     code, text = water_run()
     assert code == 2
-    for word in ("launcher", "pip install 'dpmd[mpi]'", "--threads"):
+    for word in ("launcher", "pip install '.[mpi]'", "--threads"):
         assert word in text
 
 

@@ -1,5 +1,6 @@
 """The ASE calculator: against finite differences, DeePMD-kit's results, and as ASE's tools use it."""
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,22 @@ def situations(water):
     flat = water.copy()
     flat.set_cell(water.cell.array @ [[1, 0, 0], [0.6, 1, 0], [0, 0.5, 1]], scale_atoms=True)
     return {"small cube": water, "triclinic": triclinic, "slab": slab, "wire": wire, "very triclinic": flat}
+
+
+def test_what_python_shows(model):
+    """A calculator names its model; ``help`` shows dpmd's arguments and options, not ASE's."""
+    shown = repr(DP(model, device="cpu"))
+    assert shown.startswith("DP(")
+    assert "water_md0.pb" in shown
+    assert "precision='double'" in shown
+    assert "Load a model" in DP.__init__.__doc__
+    from dpmd import Simulation, building
+
+    options = inspect.signature(building.simulation).parameters
+    for name, parameter in options.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            default = '"' + parameter.default + '"' if isinstance(parameter.default, str) else repr(parameter.default)
+            assert f"``{name}={default}``" in Simulation.from_atoms.__doc__
 
 
 @pytest.mark.parametrize("name", ["small cube", "triclinic", "slab", "wire", "very triclinic"])

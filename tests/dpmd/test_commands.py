@@ -1,6 +1,7 @@
 """The sub-commands of ``dpmd``: what they print and write, and how they refuse."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -315,8 +316,8 @@ def test_numbers_of_the_trial_are_those_of_the_reference():
 @pytest.mark.parametrize(
     ("packages", "probe", "gpus", "expected", "words"),
     [
-        ((), None, [], {"MPI": "--", "GPU": "--"}, "pip install 'dpmd[mpi]'"),
-        ((), None, ["NVIDIA H200"], {"GPU": "--"}, "pip install 'dpmd[cuda12]'"),
+        ((), None, [], {"MPI": "--", "GPU": "--"}, "pip install '.[mpi]'"),
+        ((), None, ["NVIDIA H200"], {"GPU": "--"}, "pip install '.[cuda12]'"),
         (("mpi4py",), "4.1.0|MPICH Version: 4.3", [], {"MPI": "ok"}, "mpi4py 4.1.0 with MPICH"),
         (("mpi4py",), None, [], {"MPI": "!!"}, "finds no MPI library (cannot load)"),
         (("cupy",), None, ["NVIDIA H200"], {"GPU": "!!"}, "answers: cannot load"),
@@ -367,6 +368,27 @@ def test_report(dpmd, water_run, tmp_path):
     for suffix, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         assert dpmd("report", tmp_path, "-o", tmp_path / f"page.{suffix}")[0] == 0
         assert (tmp_path / f"page.{suffix}").read_bytes().startswith(start)
+
+
+def test_report_says_what_the_log_says(water_run, tmp_path):
+    """The drift with its error, and the phases under the names of the log's table."""
+    from dpmd import report
+
+    code, text = water_run(run={"steps": 60})
+    assert code == 0, text
+    run = report.find(tmp_path)
+    drift, error = re.search(r"drift (\S+) \+- (\S+) meV", text).groups()
+    value, unit, _ = report._facts(run)[-1]
+    assert float(value) == pytest.approx(float(drift), rel=0.1)
+    assert float(re.search(r"± (\S+) meV/atom/ns", unit)[1]) == pytest.approx(float(error), rel=0.1)
+    shares = {name.removeprefix("force: "): float(share) for name, share in re.findall(
+        r"^ +(force: \w+|neighbor|integrate|output|other) +\S+ +(\S+) +\S+$", text, re.M
+    )}  # fmt: skip
+    shares["force"] = shares.pop("assembly")
+    total = sum(run.summary["phases"].values())
+    assert set(shares) <= set(run.summary["phases"])
+    for name, share in shares.items():
+        assert 100 * run.summary["phases"][name] / total == pytest.approx(share, abs=0.3), name
 
 
 def test_report_chooses_a_run(dpmd, tmp_path):

@@ -176,6 +176,47 @@ def test_continuing_with_other_settings_says_so(water_run):
     assert "ensemble changes" in text
 
 
+def test_columns_of_the_table_are_chosen_and_kept(water_run, thermo_columns):
+    """Density: 8 O and 16 H of 2 u in a cube of 6.2 Å; 1 u is 1.66054e-24 g."""
+    from dpmd.options import THERMO_COLUMNS
+
+    chosen = {"every": 5, "columns": ["density_g_cm3", "temperature_K"]}
+    assert water_run()[0] == 0
+    thermo = thermo_columns("run.thermo.csv")
+    assert tuple(thermo) == THERMO_COLUMNS
+    assert thermo["density_g_cm3"] == pytest.approx((8 * 15.999 + 16 * 2.0) * 1.66053907 / 6.2**3, rel=1e-6)
+    assert water_run("--overwrite", thermo=chosen)[0] == 0
+    header = ["step", "time_ps", "density_g_cm3", "temperature_K"]
+    assert list(thermo_columns("run.thermo.csv")) == header
+    code, text = water_run("--continue", run={"steps": 30})  # keeps them
+    assert code == 0, text
+    thermo = thermo_columns("run.thermo.csv")
+    assert list(thermo) == header
+    assert thermo["step"][-1] == 30
+    other = {"every": 5, "columns": ["temperature_K"]}
+    code, text = water_run("--continue", thermo=other, run={"steps": 40})
+    assert code == 2
+    assert "run.toml:" in text
+    assert "has the columns step, time_ps, density_g_cm3, temperature_K and cannot go on with" in text
+    code, text = water_run("--overwrite", thermo={"columns": ["temprature_K"]})
+    assert code == 2
+    assert "did you mean 'temperature_K'" in text
+
+
+@pytest.mark.parametrize("kind", ["npt", "nph"])
+def test_more_steps_under_a_pressure_ramp_say_so(water_run, kind):
+    """1000 -> 5000 bar over 20 steps is 5000 at step 20; over 80 steps 2000."""
+    ramp = {"type": kind, "pressure_bar": [1000.0, 5000.0]}
+    assert water_run(ensemble=ramp)[0] == 0
+    _, text = water_run("--continue", "--check", ensemble=ramp, run={"steps": 80})
+    assert "WARNING: run.steps was 20 and is 80, over all of which pressure_bar extends: at step 20" in text
+    assert "the target pressure goes from 5000 to 2000 bar" in text
+    _, text = water_run("--continue", "--check", ensemble=ramp | {"pressure_bar": 5000.0}, run={"steps": 80})
+    assert "run.steps was" not in text
+    _, text = water_run("--continue", "--check", ensemble=ramp | {"pressure_bar": [0.0, 4000.0]})
+    assert "WARNING: pressure_bar changed: at step 20 the target pressure goes from 5000 to 4000 bar" in text
+
+
 def test_motion_as_a_whole_is_no_heat(water_run, thermo_columns, tmp_path):
     water_run("--check")
     atoms = ase.io.read("start.extxyz")

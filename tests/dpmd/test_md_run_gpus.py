@@ -7,7 +7,7 @@ import ase.io
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
 
 PROGRAM = Path(__file__).parent / "programs" / "md_run_ranks.py"
 ENDINGS = ("checkpoint.h5", "thermo.csv", "extxyz")

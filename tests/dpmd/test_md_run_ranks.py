@@ -16,9 +16,8 @@ import pytest
 
 from dpmd.perfmodel.runs import read_runs
 
-pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "md_run_ranks.py"
 #: the environment's own mpiexec rather than the system's
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -37,7 +36,6 @@ ENSEMBLES = {
 def start(n, *arguments, launcher=(), **environment):
     """mpiexec with n ranks of md-run in the current folder, patient with ranks that share cores."""
     environment |= {
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -5,7 +5,7 @@ from pathlib import Path
 import ase.io
 import pytest
 
-pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
 
 PROGRAM = Path(__file__).parent / "programs" / "spread.py"
 

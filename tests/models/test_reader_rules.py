@@ -409,6 +409,20 @@ def test_unnamed_types_and_ignored_settings(edited_pb):
     assert "pair_exclude_types" in load(edited).source.warnings[0]
 
 
+@pytest.mark.parametrize(("kind", "name"), [(19, "float16"), (14, "bfloat16")])
+def test_products_in_reduced_precision_are_told(edited_pb, kind, name):
+    """Whatever the training input says: compression replaces it by its own."""
+
+    def cast(graph):
+        node = graph.message.node.add(name=b"layer_0_type_0/Cast", op=b"Cast")
+        for key, number in ((b"SrcT", 1), (b"DstT", kind)):
+            node.attr.add(key=key).value.type = number
+
+    (warning,) = load(edited_pb("f_float32.pb", cast)).source.warnings
+    assert name in warning
+    assert "mixed_precision" in warning
+
+
 # --------------------------------------------------------------------- TorchScript archives
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dpmd.kernels.cuda import available, count
 
-pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
 
 PROGRAM = Path(__file__).parent / "programs" / "devices.py"
 COPPER = Path(__file__).resolve().parents[2] / "examples" / "copper" / "copper.dp"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROGRAM = Path(__file__).parent / "programs" / "equality.py"

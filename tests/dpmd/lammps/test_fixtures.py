@@ -92,7 +92,7 @@ def test_script(name, prepare, tmp_path, monkeypatch):
     ],
 )
 def test_scripts_on_several_ranks(n, decomposition, names, prepare, tmp_path, mpi_run):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
     folders = {}
     for name in names:
         target = tmp_path / name

@@ -139,7 +139,7 @@ def numbers_and_words(path):
     [(3, "node"), *(pytest.param(*more, marks=pytest.mark.long) for more in ((2, "rank"), (4, "node")))],
 )
 def test_all_files_are_those_of_one_process(n, decomposition, mpi_run, script_options, tmp_path, monkeypatch):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
     data = Path(__file__).resolve().parents[2] / "data"
     for name in ("one", "several"):
         (tmp_path / name).mkdir()
@@ -170,7 +170,7 @@ def test_all_files_are_those_of_one_process(n, decomposition, mpi_run, script_op
     ("options", "message"), [((), "in.script:2"), (("--device", "cuda"), "several ranks use CPUs only")]
 )
 def test_errors_are_reported_once(options, message, mpi_run, tmp_path):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install dpmd[mpi]")
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
     (tmp_path / "in.script").write_text("units metal\nread_data missing.lmp\n")
     program = Path(__file__).parents[1] / "programs" / "md_run_ranks.py"
     code, text = mpi_run(2, program, "in.script", "-log", "none", *options, cwd=tmp_path)
