@@ -5,9 +5,8 @@ import os
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
-
-import ase.parallel
 
 from . import __version__
 from .errors import InputError, RunError
@@ -45,6 +44,8 @@ def _world():
             f"{started} mpi4py uses another MPI ({library}), so that every rank is alone. Use the mpiexec of that MPI, "
             f"or install mpi4py for the launcher's. {remedy}"
         )
+    import ase.parallel
+
     # ASE would notice mpi4py and read and write files by all ranks together; here root does that alone
     ase.parallel.world.comm = ase.parallel.DummyMPI()
     return MPI.COMM_WORLD
@@ -104,7 +105,7 @@ def _explain(problem):
 
 
 def _md_run_parser():
-    from .options import RUN_OPTIONS
+    from .options import FLAGS
 
     parser = argparse.ArgumentParser(
         prog="md-run",
@@ -134,9 +135,7 @@ def _md_run_parser():
         "-screen", "-sc", dest="screen", metavar="FILE", help="file for what goes to the screen, or none"
     )
     lammps.add_argument("-echo", "-e", dest="echo", choices=("none", "screen", "log", "both"), help="repeat commands")
-    for option in RUN_OPTIONS:
-        if not option.command_line:
-            continue
+    for option in FLAGS:
         unit = f" ({option.unit})" if option.unit else ""
         arguments = {"help": f"{option.help}{unit}", "default": None, "dest": option.name}
         if option.kind is bool:
@@ -158,12 +157,12 @@ def _is_lammps(path):
 
 
 def _given(options):
-    """What the command line sets of the options of [run], checked: {name: value}."""
-    from .options import RUN_OPTIONS
+    """What the command line sets, checked: {name: value}."""
+    from .options import FLAGS
 
     given = {}
-    for option in RUN_OPTIONS:
-        value = getattr(options, option.name, None) if option.command_line else None
+    for option in FLAGS:
+        value = getattr(options, option.name, None)
         if value is not None and value is not False:
             given[option.name] = option.check(value, option.flag)
     return given
@@ -176,13 +175,13 @@ def _run_lammps(options, world):
     from dpmd.parallel import Processes
 
     from .lammps.interpreter import run_script
-    from .options import RUN_OPTIONS
+    from .options import FLAGS, defaults
 
     given = _given(options)
-    refused = [o for o in RUN_OPTIONS if o.name in given and o.script is not True]
+    refused = [o for o in FLAGS if o.name in given and o.script is not True]
     if refused:
         raise InputError(*(f"{options.file}: {o.flag}: {o.script.format(value=given[o.name])}" for o in refused))
-    given = {option.name: given.get(option.name, option.default) for option in RUN_OPTIONS}
+    given = defaults() | given
     for words in options.variables:
         if len(words) < 2:
             raise InputError(f"-var {words[0]}: a name and at least one value are needed")
@@ -205,14 +204,11 @@ def _run_lammps(options, world):
 
 
 def _md_run(arguments):
-    from dpmd.parallel import OneProcess, Processes
-
-    from .job import Job
-    from .options import help_text
-
     parser = _md_run_parser()
     options = parser.parse_args(arguments)
     if options.help_input:
+        from .options import help_text
+
         print(help_text())
         return 0
     if options.help_lammps is not None:
@@ -228,6 +224,11 @@ def _md_run(arguments):
     if options.script or _is_lammps(options.file):
         return _run_lammps(options, world)
     _refuse_lammps_options(options)
+
+    from dpmd.parallel import OneProcess, Processes
+
+    from .job import Job
+
     processes = Processes(world) if world else OneProcess()
     settings = processes.root_first(lambda: _settings(options))
     if world:
@@ -248,14 +249,24 @@ def _refuse_lammps_options(options):
         )
 
 
+def _where(in_file, given, key=None):
+    """Where ``key`` was set: on the command line, or where the file says."""
+    return f"--{key.replace('_', '-')}" if key in given else in_file(key)
+
+
 def _settings(options):
     """The input file's settings, with the command line's in their place."""
     from . import inputfile
+    from .options import SECTIONS
 
     settings, given = inputfile.read(options.file), _given(options)
-    in_file = settings.run.where
-    vars(settings.run).update(given)
-    settings.run.where = lambda key=None: f"--{key.replace('_', '-')}" if key in given else in_file(key)
+    for section in SECTIONS:
+        if section.repeated:
+            continue
+        values = getattr(settings, section.name)
+        in_file, mine = values.where, {o.name: given[o.name] for o in section.options if o.name in given}
+        vars(values).update(mine)
+        values.where = partial(_where, in_file, mine)
     return settings
 
 

@@ -118,7 +118,7 @@ def read(path):
     except UnicodeDecodeError as error:
         kind = kind_of_binary(path)
         raise InputError(
-            f"{path}: this is {f'a {kind}, such as models are in' if kind else 'no text'}, not an input file; "
+            f"{path}: this is no text{f' but {kind}, as models are' if kind else ''}, and not an input file; "
             f'an input file is a TOML text that names its model: [model] file = "{path}"'
         ) from error
     except (OSError, ValueError) as error:

@@ -70,6 +70,8 @@ class Job:
         self.checkpoint_path = Path(settings.checkpoint.file or f"{name}.checkpoint.h5")
         self.deviation_path = Path(settings.model.deviation_file or f"{name}.model_devi.out")
         self.warnings, self.prediction, self.memory = [], None, 0
+        #: of summary.json, once the structure has been relaxed
+        self.minimization = {}
         self.thermo_columns = columns_to_write(settings.thermo.columns, None, "")
         # known on root alone; samples : of analyses, from the checkpoint
         self.velocity_origin, self.type_rows, self.samples = "", [], {}
@@ -286,7 +288,7 @@ class Job:
         model, run, p = potential.model, self.settings.run, self.processes
         neighbors, whole = 0.0, np.diag([1e9] * 3)
         if len(positions):
-            with suppress(ValueError):  # of an impossible cell somebody else tells
+            with suppress(ValueError):
                 whole = complete_cell(cell, periodic)
                 neighbors = preflight.list_neighbors(positions, whole, periodic, model.cutoff + run.skin)
                 whole = whole * (n_atoms / len(positions)) ** (1 / 3)
@@ -297,7 +299,8 @@ class Job:
         )  # fmt: skip
         # the first rank reads them all
         needed += max(n_atoms - here, 0) * preflight.BYTES_PER_ATOM // 2
-        preflight.check_memory(needed, n_atoms, where, p.machine_ranks)
+        if n_atoms > preflight.FEW:  # of an absurd cell somebody else tells
+            preflight.check_memory(needed, n_atoms, where, p.machine_ranks)
         self.memory = needed
 
     def _choose_device(self):
@@ -702,7 +705,10 @@ class Job:
                 f"Stopped at step {simulation.system.step} of {s.run.steps}: {simulation.stop_reason}. "
                 f"The state is in {self.checkpoint_path}; go on with --continue."
             )
-        return 128 + stop.signal if stop.signal else 0
+        if stop.signal:
+            return 128 + stop.signal
+        unconverged = not self.minimization.get("converged", True)
+        return RunError.exit_code if unconverged and s.minimize.on_unconverged == "error" else 0
 
     def _minimize(self, log, simulation):
         """Relax the structure before the dynamics; velocities and step stay as they are."""
@@ -718,11 +724,30 @@ class Job:
             s.max_move_A, simulation.system.timestep, "max", box,
         ).run()  # fmt: skip
         system.step, system.velocities = step, system.carried.pop("velocities")
+        quantity = "energy" if box is None else "enthalpy E + P (V - V0)"
+        precise = f"; in double precision from iteration {result.double_from} on" if result.double_from else ""
         log(
             f"Minimised by {s.method}: {result.iterations} iterations, {result.evaluations} evaluations, "
-            f"{result.reason}; energy {result.energies[0]:.6f} -> {result.energies[2]:.6f} eV, largest force component "
-            f"{result.largest_forces[1]:.2e} eV/Å" + (f" ({result.advice})" if result.advice else "")
+            f"{result.reason}; {quantity} {result.energies[0]:.6f} -> {result.energies[2]:.6f} eV, largest force "
+            f"component {result.largest_forces[1]:.2e} eV/Å{precise}"
         )
+        self.minimization = {
+            "method": s.method,
+            "converged": result.converged,
+            "reason": result.reason,
+            "iterations": result.iterations,
+            "evaluations": result.evaluations,
+            "energy_eV" if box is None else "enthalpy_eV": [result.energies[0], result.energies[2]],
+            "largest_force_eV_A": list(result.largest_forces),
+            "double_from_iteration": result.double_from,
+        }
+        if not result.converged:
+            log.warning(
+                f"{s.where('method')}: {result.shortfall} (force_tolerance_eV_A = {s.force_tolerance_eV_A:g}, "
+                f"max_iterations = {s.max_iterations})"
+            )
+            if s.on_unconverged == "error":
+                simulation.stop("the minimisation has not converged (on_unconverged)")
         if box is not None:
             edges = np.linalg.norm(system.cell, axis=1)
             log(f"  cell now {edges[0]:.5f} {edges[1]:.5f} {edges[2]:.5f} Å, {system.volume:.3f} Å^3")
@@ -804,6 +829,8 @@ class Job:
             "drift_error_meV_per_atom_ns": uncertainty if drift == drift else None,
             "not_conserved": not_conserved or None,
         }
+        if self.minimization:
+            summary["minimization"] = self.minimization
         if self.processes.size > 1:
             self._print_shares(log, domain)
             parallel = summary["parallel"] = domain.statistics()

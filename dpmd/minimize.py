@@ -17,8 +17,12 @@ from .errors import InputError
 METHODS = ("cg", "sd", "fire", "quickmin")
 _SMALL = 1e-8
 _STUCK = "linesearch alpha is zero"
+_CONVERGED = ("force tolerance", "energy tolerance")
 #: eV, and eV per atom where networks compute in float32: smaller changes of the energy are not told from rounding
 _UNRESOLVED, _UNRESOLVED_SINGLE = 1e-8, 1e-6
+#: eV/Å, per component: smaller forces are felt to be rounded where networks compute in float32 (they are off by
+#: some 1e-6 of the forces before the minimisation), and are computed in float64 from there on
+_ROUNDED = 1e-4
 
 
 class BoxRelaxation(Fix):
@@ -41,9 +45,11 @@ class BoxRelaxation(Fix):
 
 @dataclass
 class Outcome:
-    """How a minimisation ended; energies in eV, forces in eV/Å, per iteration.
+    """How a minimisation ended.
 
-    advice : what the user may do about it, or nothing.
+    energies : eV, at first, before the last iteration and at the end: the enthalpy E + P (V - V0) where the cell
+    relaxes; force_norms, largest_forces : eV/Å, at first and at the end; double_from : the iteration from which
+    networks computed in float64, None if they did not or did from the beginning.
     """
 
     reason: str
@@ -52,11 +58,32 @@ class Outcome:
     energies: tuple[float, float, float]
     force_norms: tuple[float, float]
     largest_forces: tuple[float, float]
-    advice: str = ""
+    double_from: int | None = None
+
+    @property
+    def converged(self):
+        """Whether it ended by one of its tolerances."""
+        return self.reason in _CONVERGED
+
+    @property
+    def shortfall(self):
+        """A sentence about a minimisation that has not converged: how it ended, and what may help."""
+        helps = {
+            "max iterations": "more iterations help",
+            "max force evaluations": "more evaluations help",
+            _STUCK: "the energy does not fall along the forces, so that fire may get further",
+        }.get(self.reason)
+        return (
+            f"the minimisation has not converged: {self.reason} after {self.iterations} iterations, with a largest "
+            f"force component of {self.largest_forces[1]:.2e} eV/Å" + (f"; {helps}" if helps else "")
+        )
 
 
 class Minimizer:
     """Moves a simulation's atoms downhill.
+
+    Where rounding is felt in ``mixed`` or ``half`` precision (small forces, no way down, an energy that no longer
+    changes), the networks are evaluated in float64 from there to the end, on the same device.
 
     simulation : its forces are used, its hooks are not called; method : one of METHODS.
     energy_tolerance : stop when the energy changes by less than this fraction; force_tolerance : eV/Å, stop
@@ -81,12 +108,10 @@ class Minimizer:
         self.largest_move, self.timestep, self.norm = largest_move, timestep, norm
         self.evaluations = 0
         self._strains = {}
-        #: precision of the networks
-        self.precision = getattr(simulation.operators, "precision", "double")
+        #: whether networks compute in less than float64
+        self.rounded = getattr(simulation.operators, "precision", "double") != "double"
         #: eV
-        self.unresolved = _UNRESOLVED
-        if self.precision != "double":
-            self.unresolved = _UNRESOLVED_SINGLE * simulation.system.n_atoms
+        self.unresolved = _UNRESOLVED_SINGLE * simulation.system.n_atoms if self.rounded else _UNRESOLVED
 
     # ------------------------------------------------------------------ coordinates
 
@@ -155,6 +180,13 @@ class Minimizer:
         self.evaluations += 1
         return self._gradient()
 
+    def _sharpen(self, state):
+        """Compute in float64 from here on; returns what :meth:`_gradient` does."""
+        self.simulation.operators = self.simulation.operators.in_double()
+        self.rounded, self.unresolved = False, _UNRESOLVED
+        state["searching"] = False
+        return self._evaluate()
+
     def _dots(self, *pairs):
         """Products of pairs of vectors."""
         atoms = self.system.sum(np.array([(a[0] * b[0]).sum() for a, b in pairs]))
@@ -166,6 +198,10 @@ class Minimizer:
     def _largest(self, atoms):
         """Greatest absolute value of a per-atom array, of all atoms."""
         return float(self.system.processes.largest(float(np.abs(atoms).max(initial=0.0))))
+
+    def _largest_of(self, force):
+        """Greatest component, eV/Å, of the atoms and of the strains."""
+        return max(self._largest(force[0]), float(np.abs(force[1]).max(initial=0.0)))
 
     def _size(self, force):
         # as LAMMPS counts them: eV per unit of strain beside eV/Å
@@ -190,9 +226,11 @@ class Minimizer:
 
     def run(self):
         """Minimise; returns an :class:`Outcome`."""
+        operators = self.simulation.operators
         try:
             return self._run()
         finally:
+            self.simulation.operators = operators
             for name in self._strains:
                 del self.system.carried[name]
 
@@ -203,9 +241,16 @@ class Minimizer:
         first_largest = self._largest(force[0])
         previous = energy
         state = {}
-        reason, iteration = "max iterations", 0
+        reason, iteration, double_from = "max iterations", 0, None
+        doubtful = False  # whether rounding decides
         while iteration < self.iterations:
-            if self._size(force) <= self.force_tolerance:
+            done = self._size(force) <= self.force_tolerance
+            near = self._largest_of(force) < _ROUNDED and not (done and self.force_tolerance >= _ROUNDED)
+            if self.rounded and (doubtful or near):
+                double_from = iteration
+                energy, *force = self._sharpen(state)
+                done = self._size(force) <= self.force_tolerance
+            if done:
                 reason = "force tolerance"
                 break
             if self.evaluations >= self.most_evaluations:
@@ -224,21 +269,24 @@ class Minimizer:
             if not math.isfinite(energy):
                 reason = "energy is not a number"
                 break
+            doubtful = self.rounded and not moved
+            if doubtful:
+                continue
             if not moved:
                 reason = _STUCK
                 break
             change, size = abs(energy - previous), 0.5 * (abs(energy) + abs(previous) + _SMALL)
             quiet = state.get("quiet", True)
             if self.energy_tolerance and quiet and change < self.energy_tolerance * size:
+                doubtful = self.rounded and self.energy_tolerance * size < self.unresolved
+                if doubtful:
+                    continue
                 reason = "energy tolerance"
                 break
         norm, largest = self._two_norm(force), self._largest(force[0])
-        advice = ""
-        if reason == _STUCK and self.precision != "double":
-            advice = f"rounding in precision {self.precision} ended the minimisation; --precision double gets further"
         return Outcome(
             reason, iteration, self.evaluations, (first, previous, energy), (first_norm, norm),
-            (first_largest, largest), advice,
+            (first_largest, largest), double_from,
         )  # fmt: skip
 
     def _line_search(self, state, energy, force):

@@ -343,6 +343,11 @@ SECTIONS = (
             Option("max_move_A", float, 0.1, "largest displacement per iteration", "Å", minimum=1e-6),
             Option("pressure_bar", float, None, "relax the cell too, to this pressure", "bar"),
             Option("coupling", str, "iso", "of the cell, as in [ensemble]", choices=("iso", "aniso", "tri")),
+            Option(
+                "on_unconverged", str, "warn", "if a minimisation ends by none of its tolerances: warn, and go on; or "
+                "stop with exit code 1 (with a checkpoint, for TOML inputs)", choices=("warn", "error"),
+                command_line=True,
+            ),
         ),
     ),
     Section(
@@ -358,6 +363,13 @@ SECTIONS = (
 RUN_OPTIONS = next(s for s in SECTIONS if s.name == "run").options
 #: options of [run] that say how several ranks share the work
 OF_RANKS = ("decomposition", "ranks_per_node", "balance", "halo_precision")
+#: options of md-run, whatever their section
+FLAGS = tuple(o for s in SECTIONS for o in s.options if o.command_line)
+
+
+def defaults():
+    """{name: default} of what a run may ask for besides its structure and physics."""
+    return {option.name: option.default for option in (*RUN_OPTIONS, *FLAGS)}
 
 
 def suggestion(word, known):

@@ -214,7 +214,7 @@ class Potential:
                 'Use a model with larger sel, check the structure, or on_overflow="warn"'
             )
         self._warned = True
-        warn_of_overflow(f"{n_atoms} atoms", 3)
+        warn_of_overflow(f"{n_atoms} atoms")
 
     def _follow(self, atoms, types):
         if self._followed is None or not self._followed.move_to(atoms, types):

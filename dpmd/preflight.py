@@ -32,6 +32,8 @@ _known_isotopes = {"H": (2.0, 2.014, 3.016)}
 _SMALLEST_DISTANCE = 0.3
 #: atoms that a check looks at, where there are more and nothing is run; and for the error of a precision
 SAMPLE, SAMPLE_OF_PRECISION = 30_000, 3_000
+#: atoms that any machine holds
+FEW = 10_000
 #: nearest neighbours in condensed matter are 0.8 to 1.3 times the sum of their covalent radii apart; those of noble
 #: gases are not
 _CLOSE, _WIDE, _NOBLE = 0.65, 1.6, {"He", "Ne", "Ar", "Kr", "Xe", "Rn"}
@@ -408,7 +410,7 @@ def predicted_memory(n_atoms, neighbors, cell, periodic, model, skin, precision,
 
 
 #: arrays of atoms; of a rank before there are any: measured
-BYTES_PER_ATOM, _BYTES_OF_A_RANK = 700, 400e6
+BYTES_PER_ATOM, _BYTES_OF_A_RANK = 600, 320e6
 
 
 def free_memory():

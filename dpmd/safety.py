@@ -1,5 +1,6 @@
 """Stops a run that has gone wrong, names the atoms, and keeps the last good frame."""
 
+import sys
 import warnings
 from itertools import chain
 from pathlib import Path
@@ -115,13 +116,16 @@ class OverflowWarning(Hook):
     def __call__(self, simulation):
         if simulation.overflowed and not self.warned:
             self.warned = True
-            warn_of_overflow(f"step {simulation.system.step}: atoms", 2)
+            warn_of_overflow(f"step {simulation.system.step}: atoms")
 
 
-def warn_of_overflow(who, depth):
-    """One of Python's warnings, of the caller ``depth`` calls up."""
+def warn_of_overflow(who):
+    """One of Python's warnings, at the line that called dpmd, by way of ASE or not."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dpmd", "ase"):
+        level, frame = level + 1, frame.f_back
     warnings.warn(
         f"{who} have more neighbours than the model's sel: the nearest count, as in DeePMD-kit, and the energy is not "
         'smooth there; on_overflow="error" refuses that',
-        stacklevel=depth + 1,
+        stacklevel=level,
     )

@@ -61,6 +61,10 @@ class Operators(Protocol):
         """
         ...
 
+    def in_double(self) -> "Operators":
+        """Operators of the same model in the same place that compute in float64; these where they do."""
+        ...
+
 
 def resolve_parameters(model, n_centres, frame_parameters, atomic_parameters, system_offsets):
     """Normalised extra inputs of the fitting networks.

@@ -10,7 +10,6 @@ within physical bounds, with a weak prior (a factor of e at one standard deviati
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from . import steptime
 from .errors import PerformanceModelError, unknown
@@ -171,6 +170,8 @@ def _fit_time(features, measured, free, start):
             ]
         )
 
+    from scipy.optimize import least_squares  # most commands of dp-perf do without it
+
     found = least_squares(
         residuals, np.clip(origin, low + 1e-6, high - 1e-6), bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE
     )
@@ -194,6 +195,8 @@ def _fit_memory(features, memory, coefficients):
 
     def residuals(x):
         return np.append(np.log(steptime.node_bytes(chosen, with_values(x)) / memory[known]), 0.02 * (x - origin))
+
+    from scipy.optimize import least_squares
 
     found = least_squares(residuals, origin, bounds=(low, high), loss="soft_l1", f_scale=0.1)
     coefficients = with_values(found.x)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from dpmd.errors import InputError
-from dpmd.models import ModelError
 
 
 def add_model(parser, help="model file: .pb, .pth, .dp, .yaml or .dptab"):
@@ -68,7 +67,7 @@ def check_output(path, overwrite):
 
 def load_model(path):
     """A model as its file has it.  Raises InputError if that cannot be read."""
-    from dpmd.models import load
+    from dpmd.models import ModelError, load
 
     try:
         return load(path)
@@ -78,6 +77,7 @@ def load_model(path):
 
 def load_potential(path, options):
     """A :class:`dpmd.Potential` as :func:`add_engine`'s options ask.  Raises InputError."""
+    from dpmd.models import ModelError
     from dpmd.potential import Potential
 
     try:

@@ -13,7 +13,7 @@ from dpmd.parallel import OneProcess
 from .. import __version__
 from ..errors import InputError, RunError
 from ..log import Log
-from ..options import RUN_OPTIONS
+from ..options import defaults
 from ..preflight import check_options, check_ranks
 from .commands import BY_NAME, COMMANDS, CONTENT_WITH_PARTS
 from .computes import KEYWORDS
@@ -349,7 +349,7 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
         )
         error.everywhere = True
         raise error
-    options = SimpleNamespace(**{o.name: o.default for o in RUN_OPTIONS} | vars(options))
+    options = SimpleNamespace(**defaults() | vars(options))
     processes.on_root(lambda: check_options(options, lambda name: f"--{name.replace('_', '-')}"))
     findings = Log(io.StringIO()) if options.check else None
     lines = processes.on_root(lambda: _faultless_lines(path, options, variables, findings, processes))

@@ -3,6 +3,7 @@
 import time
 
 from ..ensembles import Fix
+from ..errors import RunError
 from ..minimize import BoxRelaxation, Minimizer
 from .language import ScriptError
 from .log import ThermoTable, loop_report
@@ -86,8 +87,6 @@ def minimize(session, words):
         table(simulation)
     seconds, unit = time.perf_counter() - session.loop_begin, session.units.energy
     loop_report(session, seconds, result.iterations, session.committee.first.operators.threads)
-    if result.advice:
-        log.warning(result.advice)
     log("\nMinimization stats:")
     log(f"  Stopping criterion = {result.reason}")
     log("  Energy initial, next-to-last, final =")
@@ -96,3 +95,10 @@ def minimize(session, words):
     log("  Force max component initial, final = " + " ".join(f"{f * unit:.6g}" for f in result.largest_forces))
     log("  Final line search alpha, max atom move = 1 0")
     log(f"  Iterations, force evaluations = {result.iterations} {result.evaluations}")
+    if result.double_from is not None:
+        log(f"  Networks computed in double precision from iteration {result.double_from} on")
+    # with both tolerances 0, so many iterations are what was asked for
+    if not result.converged and (energy_tolerance or force_tolerance):
+        log.warning(result.shortfall)
+        if session.options.on_unconverged == "error":
+            raise RunError.everywhere_raised(f"{result.shortfall} (--on-unconverged error)")

@@ -15,7 +15,7 @@ from ..ensembles import Fix, NoseHooverChain
 from ..errors import InputError
 from ..fixes import AddForce, BerendsenThermostat, Recenter, SetForce, StochasticRescaling, Together
 from ..model_deviation import Committee, ModelDeviation
-from ..options import RUN_OPTIONS
+from ..options import defaults
 from ..potential import Potential, check_same_models
 from ..safety import Safety
 from ..simulation import Hook, Simulation
@@ -132,7 +132,7 @@ class Session:
     """
 
     def __init__(self, options, log, processes=None):
-        self.options = SimpleNamespace(**{o.name: o.default for o in RUN_OPTIONS} | vars(options))
+        self.options = SimpleNamespace(**defaults() | vars(options))
         self.log, self.processes = log, processes or OneProcess()
         self.ranks = self.processes
         self.variables = Variables(self)

@@ -94,6 +94,10 @@ class CpuOperators:
         #: seconds per phase (geometry, embedding, descriptor, fitting, force), averaged over threads
         self.seconds = dict.fromkeys(kernels.PHASES, 0.0)
 
+    def in_double(self):
+        """Operators of the same model, with as many threads, in float64; these where they are."""
+        return self if self.precision == "double" else CpuOperators(self.model, "double", self.threads, self.tiling)
+
     def working_set(self):
         """Bytes that one thread works on during a block, and the tables that all share: {name: bytes}.
 

@@ -37,7 +37,8 @@ class Work:
     centres : (n,) int32, grouped by type; type_counts : (T,) how many of each;
     forces : (rows, 4) int64 in units of 2^-42 eV/Å, set to zero first; energies, constants : (atoms,)
     float64, eV; virials : (centres, 9) float64 or None; atomic_virials : (rows, 9) int64 or None;
-    extra : (centres, n_extra) float64 or None; overflowed : (1,) int32, added to.
+    extra : (centres, n_extra) float64 or None; overflowed : (1,) int32, added to in ``launched`` evaluations, of
+    which ``taken`` were of use (others were ahead of lists that turned out too old).
     """
 
     atoms: Any
@@ -52,6 +53,8 @@ class Work:
     virials: Any = None
     atomic_virials: Any = None
     extra: Any = None
+    launched: int = 0
+    taken: int = 0
 
 
 class CudaOperators:
@@ -116,6 +119,14 @@ class CudaOperators:
         self._sums = Sums(self.device)
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
+
+    def in_double(self):
+        """Operators of the same model, on the same device, in float64; these where they are."""
+        if self.precision == "double":
+            return self
+        other = CudaOperators(self.model, "double", self.device, self._chunk, few=self._few)
+        other.threads = self.threads
+        return other
 
     @property
     def description(self):
@@ -403,17 +414,20 @@ class CudaOperators:
             return self._evaluate_beside(work, neighbors, forces, atomic_virials)
         result, first = DeviceEvaluation(self, work, neighbors, counted), self._first_of_list
         self._first_of_list = False
+        work.taken += 1
         if self._replay is None or self._recorded_scratch is not self._scratch:
             if self._replay is None and first:
                 # once directly: compiles, and cuBLAS and NCCL set themselves up; lists used once are not worth more
                 neighbors.follow()
                 self.launch(work)
                 neighbors.give_back()
+                work.launched += 1
                 return result
             self.prepare(work)
             self._replay, self._recorded_scratch = self._record(neighbors, work), self._scratch
         if not neighbors.is_ahead:
             self._replay()
+            work.launched += 1
         neighbors.is_ahead = False
         neighbors.ahead = self._go_ahead
         return result
@@ -423,6 +437,7 @@ class CudaOperators:
         if self._replay is None or self._recorded_scratch is not self._scratch:
             return False
         self._replay()
+        self._work.launched += 1
         return True
 
     def _record(self, neighbors, work):
@@ -601,9 +616,12 @@ class DeviceEvaluation:
     @property
     def overflowed(self):
         """Centres with more neighbours than the model's sel, summed over the evaluations since this was last read."""
-        found = int(self._work.overflowed[0])
+        work = self._work
+        found = int(work.overflowed[0])
         if found:
-            self._work.overflowed.fill(0)
+            work.overflowed.fill(0)
+            found = round(found * work.taken / work.launched)
+        work.taken = work.launched = 0
         return found
 
     @property

@@ -4,8 +4,10 @@ On an emulated device, with few atoms; on a GPU where marked ``gpu``.
 """
 
 import gc
+import re
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 
@@ -166,6 +168,27 @@ def test_calculator(find_model, small_water, on_device):
     same.positions[3] = same.positions[4]
     with pytest.raises(InputError, match="same place"):
         there.evaluate(same)
+
+
+def test_overflow_is_counted_as_on_the_host(water_run, find_model, small_water, on_device):
+    """In atoms per step, and at once by the calculator; lists are built anew in between, and in other arrays."""
+    from dpmd import Potential
+
+    dense = small_water.copy()
+    dense.set_cell(dense.cell * 0.8, scale_atoms=True)
+    ase.io.write("dense.extxyz", dense, format="extxyz")
+    for flags in ((), ("--skin", "0.05")):
+        code, text = water_run(
+            *flags, "--overwrite", structure={"file": "dense.extxyz"},
+            run={"steps": 6, "device": "cuda", "max_displacement": 5.0},
+        )  # fmt: skip
+        assert code == 0, text
+        told = re.search(r"(\S+) atoms, on average over the steps, had more", text)
+        assert float(told[1]) == 24
+    potential = Potential(find_model("water_md0.dp"), "cuda", on_overflow="error")
+    with pytest.raises(ValueError, match="24 atoms have more neighbours"):
+        potential.evaluate(dense)
+    assert potential.evaluate(small_water)["overflowed"] == 0
 
 
 def test_batch(find_model, small_water, on_device):

@@ -1,5 +1,6 @@
 """md-run with one GPU per MPI rank, emulated on the CPU, against one process without."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -88,3 +89,15 @@ def test_more_ranks_than_gpus_compute_on_cpus_unless_told_otherwise(run):
     assert code == 0, text
     assert "3 ranks compute on CPUs, for there are 2 GPUs" in text
     assert "device      cpu" in text
+
+
+def test_overflow_counts_every_atom_once(run, small_water):
+    """However many GPUs there are, in the unit of a run on CPUs."""
+    small_water = small_water.copy()
+    small_water.set_cell(small_water.cell * 0.8, scale_atoms=True)
+    ase.io.write("start.extxyz", small_water, format="extxyz")
+    for gpus in (0, 2):
+        code, text = run(f"with{gpus}", gpus, 4, max_displacement=3.0)
+        assert code == 0, text
+        told = re.search(r"(\S+) atoms, on average over the steps, had more", text)
+        assert float(told[1]) == 48, text

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpmd.errors import RunError
+from dpmd.lammps.interpreter import run_script
+
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests/data/lammps"
 CASES = json.loads((DATA / "copper_minimize.json").read_text())["cases"]
@@ -52,3 +55,38 @@ def test_stress_that_is_not_hydrostatic(script):
     values = dict(zip(table[0].split(), map(float, table[-1].split()), strict=True))
     assert [values[k] for k in ("Pxx", "Pyy", "Pzz")] == pytest.approx([4000, 1000, -2000], abs=120)
     assert values["Lx"] < values["Ly"] < values["Lz"]
+
+
+def test_mixed_precision_ends_in_double(script, script_options):
+    """What LAMMPS reaches in double precision, to 1e-9 eV per atom, from an md-run in mixed."""
+    theirs = CASES["cg"]
+    text = (DATA / "copper_minimize.in").read_text() + "\n".join(theirs["commands"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script_options, "precision", "mixed")
+        log = script(text, model=ROOT / "examples/copper/copper.dp")
+    assert "Stopping criterion = force tolerance" in log
+    assert "Networks computed in double precision from iteration" in log
+    assert "has not converged" not in log
+    energy = float(re.search(r"Energy initial, next-to-last, final =\n.* (\S+)\n", log)[1])
+    assert energy == pytest.approx(theirs["PotEng"], abs=1e-9 * 256)
+
+
+@pytest.mark.parametrize("wanted", ["warn", "error"])
+def test_unconverged_is_told(script, script_options, wanted):
+    text = (DATA / "copper_minimize.in").read_text()
+    arguments = [("model", [str(ROOT / "examples/copper/copper.dp")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script_options, "on_unconverged", wanted, raising=False)
+        Path("in.script").write_text(text + "minimize 0 1e-8 2 100\nprint 'went on'\n")
+        if wanted == "error":
+            with pytest.raises(RunError, match="has not converged"):
+                run_script("in.script", script_options, arguments, "log.lammps")
+        else:
+            assert run_script("in.script", script_options, arguments, "log.lammps") == 0
+        log = Path("log.lammps").read_text()
+        assert "WARNING: the minimisation has not converged: max iterations after 2 iterations" in log
+        assert ("went on" in log) == (wanted == "warn")
+        # so many iterations are all that is asked for
+        Path("in.script").write_text(text + "minimize 0 0 2 100\n")
+        assert run_script("in.script", script_options, arguments, "log.lammps") == 0
+        assert "has not converged" not in Path("log.lammps").read_text()
