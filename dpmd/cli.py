@@ -135,6 +135,10 @@ def _md_run_parser():
         "-screen", "-sc", dest="screen", metavar="FILE", help="file for what goes to the screen, or none"
     )
     lammps.add_argument("-echo", "-e", dest="echo", choices=("none", "screen", "log", "both"), help="repeat commands")
+    lammps.add_argument(
+        "--no-rehearsal", action="store_true",
+        help="run at once, without looking for mistakes first: they are found where they are reached",
+    )  # fmt: skip
     for option in FLAGS:
         unit = f" ({option.unit})" if option.unit else ""
         arguments = {"help": f"{option.help}{unit}", "default": None, "dest": option.name}
@@ -177,11 +181,13 @@ def _run_lammps(options, world):
     from .lammps.interpreter import run_script
     from .options import FLAGS, defaults
 
+    if options.no_rehearsal and options.check:
+        raise InputError("--check looks for mistakes and --no-rehearsal does not: leave one of them out")
     given = _given(options)
     refused = [o for o in FLAGS if o.name in given and o.script is not True]
     if refused:
         raise InputError(*(f"{options.file}: {o.flag}: {o.script.format(value=given[o.name])}" for o in refused))
-    given = defaults() | given
+    given = defaults(script=True) | given
     for words in options.variables:
         if len(words) < 2:
             raise InputError(f"-var {words[0]}: a name and at least one value are needed")
@@ -200,6 +206,7 @@ def _run_lammps(options, world):
         screen,
         options.echo,
         processes,
+        rehearse=not options.no_rehearsal,
     )
 
 
@@ -240,7 +247,7 @@ def _refuse_lammps_options(options):
     """Raises InputError for options of LAMMPS scripts, which an input file in TOML would not use."""
     given = {
         "-var": bool(options.variables), "-log": options.log != "log.lammps", "-screen": options.screen is not None,
-        "-echo": options.echo is not None,
+        "-echo": options.echo is not None, "--no-rehearsal": options.no_rehearsal,
     }  # fmt: skip
     for flag in (flag for flag, there in given.items() if there):
         raise InputError(

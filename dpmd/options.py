@@ -227,7 +227,8 @@ SECTIONS = (
             ),
             Option("walltime_h", float, None, "stop with a checkpoint after this time", "hours", minimum=0.0),
             Option(
-                "max_displacement", float, 1.0, "an atom that moves further in one step stops the run", "Å", minimum=0.0
+                "max_displacement", float, 1.0, "an atom that moves further in one step stops the run; LAMMPS scripts: "
+                "no limit unless given", "Å", minimum=0.0, command_line=True,
             ),
             Option("check", bool, False, "examine everything, report, and stop before step 0", command_line=True),
             Option(
@@ -367,9 +368,11 @@ OF_RANKS = ("decomposition", "ranks_per_node", "balance", "halo_precision")
 FLAGS = tuple(o for s in SECTIONS for o in s.options if o.command_line)
 
 
-def defaults():
-    """{name: default} of what a run may ask for besides its structure and physics."""
-    return {option.name: option.default for option in (*RUN_OPTIONS, *FLAGS)}
+def defaults(script=False):
+    """{name: default} of what a run may ask for besides its structure and physics; script : of a LAMMPS script."""
+    found = {option.name: option.default for option in (*RUN_OPTIONS, *FLAGS)}
+    # as in LAMMPS, which has no such limit: explorations want to see where forces are wrong
+    return found | ({"max_displacement": math.inf} if script else {})
 
 
 def suggestion(word, known):

@@ -59,6 +59,8 @@ class Safety(Hook):
             what = f"the energy is {system.energy}"
         elif bad_forces:
             what = f"the forces on {bad_forces} atoms are not numbers"
+        elif not np.isfinite(displacement):
+            what = "the velocity of an atom is not a number"
         else:
             what = f"an atom moves {displacement:.3g} Å per step (limit {self.max_displacement:g} Å, max_displacement)"
         lines = [f"step {system.step}: {what}.", "The worst atoms:", "      id  element  position / Å"]

@@ -543,7 +543,10 @@ COMMANDS = [
     ),
     Command("atom_modify", "KEYWORD ...", _NOTE, _accepted),
     Command("box", "tilt large|small", "any tilt is allowed here", _box),
-    Command("read_data", "FILE [nocoeff]", "structure from a data file", structure.read_data_command),
+    Command(
+        "read_data", "FILE [nocoeff] [extra/atom/types N]",
+        "structure from a data file, compressed or not (.gz, .bz2, .xz)", structure.read_data_command,
+    ),
     Command("read_restart", "FILE [remap]", "state from a restart file that dpmd wrote", _read_restart_command),
     Command("lattice", "STYLE [SCALE ...]", "sc, bcc, fcc, hcp, diamond, custom", structure.lattice),
     Command("region", "ID STYLE ...", "block, prism, sphere, cylinder, union, intersect", structure.region),

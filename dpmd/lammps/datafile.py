@@ -1,8 +1,13 @@
 """LAMMPS data files, read in the dialects that occur and written so that LAMMPS reads them."""
 
+import bz2
+import contextlib
 import gzip
+import lzma
 import re
+import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -143,24 +148,30 @@ def _columns(rows, style, hint, n_types, path):
 
 
 def announced_atoms(path):
-    """How many atoms the header of a data file, plain or gzipped, has; 0 where it cannot be read."""
+    """How many atoms the header of a data file has; 0 where it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with (gzip.open if packed else open)(path, "rt", encoding="utf-8", errors="replace") as file:
+        with open_text(path) as file:
             found = re.search(r"^\s*(\d+)\s+atoms\s*(#.*)?$", file.read(4000), re.MULTILINE)
-    except (OSError, EOFError):
+    except ScriptError:
         return 0
     return int(found[1]) if found else 0
 
 
+@contextlib.contextmanager
+def open_text(path):
+    """A text file to read, compressed if its name ends in .gz, .bz2 or .xz.  Raises ScriptError where it cannot be."""
+    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(Path(path).suffix, open)
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
+            yield file
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ScriptError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
 def read_data(path, style="atomic"):
     """Read a data file.  Raises ScriptError naming ``path:line`` and what was expected."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise ScriptError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with open_text(path) as file:
+        lines = file.read().splitlines()
     if not lines:
         raise ScriptError(f"{path}: the file is empty")
     data = DataFile(title=lines[0].strip())

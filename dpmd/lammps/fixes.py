@@ -26,7 +26,7 @@ NOSE_HOOVER_KEYWORDS = {
     "flip": "yes|no", "fixedpoint": "X Y Z", "update": "dipole|dipole/dlm",
 }  # fmt: skip
 _COUPLED = {"none": (), "xyz": ((0, 1, 2),), "xy": ((0, 1),), "yz": ((1, 2),), "xz": ((0, 2),)}
-_REFUSED = {"dilate": "atoms outside the group would not follow the cell", "update": "atoms are points"}
+_REFUSED = {"update": "atoms are points"}
 
 
 def keywords(words, table, style):
@@ -43,6 +43,13 @@ def keywords(words, table, style):
         found.append((name, values))
         position += 1 + count
     return found
+
+
+def _all_dilate(session, words, what):
+    """Refuse ``dilate GROUP`` unless the group holds all atoms."""
+    group = session.group_or_all(words[0])
+    if group is not None and group.n_atoms(session.system) < session.system.n_atoms:
+        raise ScriptError(f"{what}: dilate {words[0]} is not supported: all atoms follow the cell; use dilate all")
 
 
 def _number(word, what, least=None):
@@ -91,6 +98,9 @@ def nose_hoover(style):
         for name, given in keywords(words, NOSE_HOOVER_KEYWORDS, style):
             if name in _REFUSED:
                 raise ScriptError(f"fix {style}: {name} is not supported ({_REFUSED[name]})")
+            if name == "dilate":
+                _all_dilate(session, given, f"fix {style}")
+                continue
             if name in ("iso", "aniso", "tri") or NOSE_HOOVER_KEYWORDS[name].startswith("Pstart"):
                 start, stop = (_number(w, f"fix {style} {name}") for w in given[:2])
                 time = _time(session, given[2], f"fix {style} {name}: Pdamp")
@@ -197,8 +207,8 @@ def press_berendsen(session, group, words):
     targets, times, together, modulus = {}, {}, (), 10.0
     for name, given in keywords(words, table, "press/berendsen"):
         if name == "dilate":
-            raise ScriptError("fix press/berendsen: dilate is not supported")
-        if name == "modulus":
+            _all_dilate(session, given, "fix press/berendsen")
+        elif name == "modulus":
             modulus = _number(given[0], "modulus", 1e-300)
         elif name == "couple":
             if given[0] not in _COUPLED:
@@ -404,7 +414,7 @@ def box_relax(session, group, words):
         elif name == "vmax":
             vmax = _number(given[0], "vmax", 1e-12)
         elif name == "dilate":
-            raise ScriptError("fix box/relax: dilate is not supported")
+            _all_dilate(session, given, "fix box/relax")
         elif name not in ("nreset", "fixedpoint") and not name.startswith("scale"):
             targets[COMPONENTS.index(name * 2 if len(name) == 1 else name)] = _number(given[0], name)
     if not targets or any(k not in targets for pair in together for k in pair):

@@ -332,13 +332,15 @@ def _faultless_lines(path, options, variables, findings, processes):
     return read_lines(path)
 
 
-def run_script(path, options, variables=(), log_path="log.lammps", screen=None, echo=None, processes=None):
+def run_script(
+    path, options, variables=(), log_path="log.lammps", screen=None, echo=None, processes=None, rehearse=True
+):
     """Run a LAMMPS script.  Returns the exit code.
 
     options : namespace with device, precision, threads, no_tabulate, max_displacement, check and, for several
     ranks, decomposition, balance and halo_precision; variables : ``[(name, values)]`` of -var; log_path : log
-    file or None; screen : stream or None; processes : the ranks, each of which calls this.
-    Raises InputError listing all mistakes that can be known before anything is run or written.
+    file or None; screen : stream or None; processes : the ranks, each of which calls this; rehearse : whether
+    to raise InputError listing all mistakes that can be known before anything is run or written.
     """
     processes = processes or OneProcess()
     root = processes.root
@@ -349,10 +351,13 @@ def run_script(path, options, variables=(), log_path="log.lammps", screen=None, 
         )
         error.everywhere = True
         raise error
-    options = SimpleNamespace(**defaults() | vars(options))
+    options = SimpleNamespace(**defaults(script=True) | vars(options))
     processes.on_root(lambda: check_options(options, lambda name: f"--{name.replace('_', '-')}"))
     findings = Log(io.StringIO()) if options.check else None
-    lines = processes.on_root(lambda: _faultless_lines(path, options, variables, findings, processes))
+    if rehearse:
+        lines = processes.on_root(lambda: _faultless_lines(path, options, variables, findings, processes))
+    else:
+        lines = processes.on_root(lambda: read_lines(path))
     if options.check:
         threads = options.threads or max(1, available_cores() // processes.machine_ranks)
         for text in check_ranks(options, processes, threads):

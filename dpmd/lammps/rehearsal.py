@@ -6,12 +6,15 @@ the script itself will write - cannot be known: such values are stood in for, an
 that are not reported.  Where it cannot be known which commands follow, the rehearsal ends.
 """
 
+import copy
 import os
 import re
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+
+import numpy as np
 
 from dpmd.models import ModelError, load
 
@@ -28,7 +31,7 @@ from .log import ScriptLog
 from .minimization import limits
 from .rerun import arguments
 from .restart import read_restart
-from .session import Session, load_potential
+from .session import GROUP_FUNCTIONS, Session, load_potential
 
 #: commands and seconds after which a rehearsal ends: loops may be long
 _MOST, _SECONDS = 2000, 10.0
@@ -40,6 +43,14 @@ _GEOMETRY = {"atoms", "dt", "lx", "ly", "lz", "xlo", "xhi", "ylo", "yhi", "zlo",
 _HARMLESS = {"print", "log", "echo", "write_data", "write_restart", "write_dump", "quit", "info"}
 #: whose success depends on positions, which are unknown after a run
 _OF_POSITIONS = {"change_box", "replicate", "create_atoms"}
+
+
+#: what a data file and, with the rest, a restart file keep of a session
+_OF_DATA_FILES = (
+    "system", "triclinic", "n_types", "masses", "labels", "type_of", "charge_of", "molecule_of", "first_low",
+    "first_length", "low",
+)  # fmt: skip
+_OF_RESTART_FILES = (*_OF_DATA_FILES, "groups", "faces", "atom_style", "units", "timestep", "time_offset")
 
 
 class _Enough(Exception):
@@ -59,6 +70,8 @@ class _RehearsedVariables(Variables):
         return super()._defined(name)
 
     def define(self, name, style, words):
+        if style == "file" and name not in self and words and self.outside.promises(words[0]):
+            style, words, self.outside.uncertain = "index", ["1"], True
         super().define(name, style, words)
         (self.uncertain.add if self.outside.uncertain else self.uncertain.discard)(name)
 
@@ -82,12 +95,27 @@ class _RehearsedSession(Session):
         self.uncertain = False
         #: whether positions and the step number have become unknown
         self.moved = self.step_unknown = False
-        #: files and folders that the script will write
-        self.promised, self.folders, self.models = set(), set(), {}
+        #: files and folders that the script will write, and what restart and data files will hold
+        self.promised, self.folders, self.models, self.states = set(), set(), {}, {}
 
     def promises(self, path):
         """Whether the script will have written a file of this name; names may hold ``*``."""
         return any(p == path or Path(path).match(p) for p in self.promised)
+
+    def keep(self, path):
+        """Remember what a restart or data file of this name will hold, as far as it can be known."""
+        self.promised.add(path)
+        self.states[path] = {name: copy.copy(getattr(self, name)) for name in _OF_RESTART_FILES}
+
+    def recall(self, path, names):
+        """Take over from a file that the script will have written; positions and box are unknown.  False: not kept."""
+        kept = next((state for p, state in self.states.items() if p == path or Path(path).match(p)), None)
+        if kept is None:
+            return False
+        for name in names:
+            setattr(self, name, copy.copy(kept[name]))
+        self.moved = True
+        return True
 
     # ------------------------------------------------------------------ values
 
@@ -116,11 +144,18 @@ class _RehearsedSession(Session):
             raise ScriptError(f"{name}[{indices[0]}]: there are {source.width}")
 
     def function(self, name, words):
-        if self.moved and name != "is_defined" and words:
+        if name == "is_file" and words and self.promises(words[0]):
+            self.uncertain = True
+            return 1.0
+        if self.moved and name in GROUP_FUNCTIONS and words:
             self.group_or_all(words[0])
             self.uncertain = True
             return 1.0
         return super().function(name, words)
+
+    def moment(self):
+        self.uncertain = self.uncertain or self.step_unknown
+        return super().moment()
 
     def column_of_rows(self, name):
         kind, base, indices = self._reference(name)
@@ -255,7 +290,8 @@ class _RehearsedSession(Session):
         for _, paths in self.restart_rules:
             for path in paths:
                 self._attempt(("restart", ""), lambda path=path: self.check_folder(path))
-                self.promised |= {path, f"{path}.*"}
+                self.keep(path)
+                self.keep(f"{path}.*")
 
     def _check_column(self, name):
         from .dumps import COLUMNS
@@ -359,7 +395,7 @@ class Rehearsal(Interpreter):
         except (InputError, RunError) as error:
             if isinstance(error, UnknownName) or not session.uncertain:
                 self._report(None, error, line.where)
-            self._suspect(words)
+            self._suspect(words or words_of_line(line.text))
         finally:
             session.uncertain = outer
 
@@ -458,16 +494,22 @@ class Rehearsal(Interpreter):
         self.suspects = {s for s in self.suspects if s[0] == "variable"}
 
     def _instead_read_data(self, words):
-        if self.session.promises(words[0]):
+        session = self.session
+        if session.system is not None or not session.promises(words[0]):
+            BY_NAME["read_data"].run(session, words)
+        elif session.recall(words[0], _OF_DATA_FILES):
+            session.system.step, session.system.periodic = 0, np.array([a == "p" for a, _ in session.faces])
+        else:
             self.suspects.add(("box", ""))
-            return
-        BY_NAME["read_data"].run(self.session, words)
 
     def _instead_read_restart(self, words):
-        if self.session.promises(words[0]):
+        session = self.session
+        if session.system is not None or not session.promises(words[0]):
+            read_restart(session, words[0])
+        elif session.recall(words[0], _OF_RESTART_FILES):
+            session.step_unknown = True
+        else:
             self.suspects |= {("box", ""), ("group", "*")}
-            return
-        read_restart(self.session, words[0])
 
     def _instead_velocity(self, words):
         session = self.session
@@ -501,6 +543,7 @@ class Rehearsal(Interpreter):
         self.session.promised.add(path)
         self.session.require_box()
         self.session.check_folder(path)
+        self.session.keep(path)
 
     def _instead_dump(self, words):
         self.session.promised.add(words[4])

@@ -1,10 +1,10 @@
 """The command rerun: energies and forces of the frames of a text dump."""
 
-import gzip
 import time
 
 import numpy as np
 
+from .datafile import open_text
 from .language import ScriptError
 from .log import ThermoTable, loop_report
 
@@ -12,11 +12,8 @@ from .log import ThermoTable, loop_report
 def frames(path):
     """Frames ``(step, low, cell, {column: array})`` of a text dump.  Raises ScriptError where it cannot be read."""
     try:
-        opener = gzip.open if str(path).endswith(".gz") else open
-        with opener(path, "rt", encoding="utf-8") as file:
+        with open_text(path) as file:
             yield from _frames(file, path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScriptError(f"{path}: cannot be read: {error}") from error
     except (ValueError, IndexError) as error:
         if isinstance(error, ScriptError):
             raise

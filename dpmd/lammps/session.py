@@ -31,6 +31,8 @@ _potentials = {}
 _BYTES_TO_MAKE = 500
 #: from so many atoms on it is worth predicting what memory a run takes
 _MANY = 100_000
+#: functions of groups in formulas: {name: number of arguments}
+GROUP_FUNCTIONS = {"count": 1, "mass": 1, "charge": 1, "ke": 1, "xcm": 2, "vcm": 2, "bound": 2}
 
 
 def load_potential(path, options, skin, processes):
@@ -132,7 +134,7 @@ class Session:
     """
 
     def __init__(self, options, log, processes=None):
-        self.options = SimpleNamespace(**defaults() | vars(options))
+        self.options = SimpleNamespace(**defaults(script=True) | vars(options))
         self.log, self.processes = log, processes or OneProcess()
         self.ranks = self.processes
         self.variables = Variables(self)
@@ -386,9 +388,9 @@ class Session:
             return float(self._is_there(name, words))
         if name == "is_file" and len(words) == 1:
             return float(self.processes.on_root(lambda: Path(words[0]).is_file()))
-        sizes = {"count": 1, "mass": 1, "charge": 1, "ke": 1, "xcm": 2, "vcm": 2, "bound": 2}
-        if name not in sizes or len(words) != sizes[name]:
-            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {', '.join(sizes)}")
+        if len(words) != GROUP_FUNCTIONS.get(name, -1):
+            known = ", ".join(GROUP_FUNCTIONS)
+            raise ScriptError(f"{name}({', '.join(words)}) is not a function known here; of groups: {known}")
         system = self.require_box()
         mask = self.group_mask(words[0])
         self.update_masses()

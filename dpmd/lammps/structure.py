@@ -48,9 +48,13 @@ def _before_others(session, command):
 
 
 def _install(
-    session, ids, types, positions, low, cell, triclinic, velocities=None, images=None, charges=None, molecules=None
+    session, ids, types, positions, low, cell, triclinic, velocities=None, images=None, charges=None, molecules=None,
+    origins=None,
 ):
-    """Make a System and the tables by id; positions (n, 3) Å as in the script's coordinates."""
+    """Make a System and the tables by id; positions (n, 3) Å as in the script's coordinates.
+
+    origins : (n,) ids of the atoms whose groups these belong to, 0 for none but ``all``; None: no groups are kept.
+    """
     n = len(ids)
     size = int(max(ids, default=0)) + 1
     session.type_of = np.zeros(size, np.int32)
@@ -70,27 +74,54 @@ def _install(
         cell=np.array(cell, float), periodic=np.array([a == "p" for a, _ in session.faces]), type_names=(),
         origin=np.array(low, float), constants=session.units.constants, step=step,
     )  # fmt: skip
-    session.groups = {name: g for name, g in session.groups.items() if g is None}
+    for name, group in list(session.groups.items()):
+        if group is not None:
+            flags = np.zeros(size, bool)
+            if origins is not None:
+                flags[ids] = group.chosen[origins]
+            session.groups[name] = Group(flags, name)
     session.changed()
+
+
+#: of read_data and create_box: room for what may come; only further atom types mean something here
+_EXTRA = {
+    f"extra/{what}": 1
+    for what in (
+        "atom/types", "bond/types", "angle/types", "dihedral/types", "improper/types", "bond/per/atom",
+        "angle/per/atom", "dihedral/per/atom", "improper/per/atom", "special/per/atom",
+    )
+}  # fmt: skip
+#: of read_data: parts of other files or sections
+_OTHER_FILES = {"add": 1, "offset": 5, "shift": 3, "group": 1, "fix": 3}
+
+
+def _extra_types(options, what):
+    """Atom types that ``extra/atom/types`` adds; all numbers of ``extra/...`` are checked."""
+    for name, (value,) in ((n, v) for n, v in options.items() if n.startswith("extra/")):
+        if not value.isdigit():
+            raise ScriptError(f"{what} {name} takes a whole number, not {value!r}")
+    return int(options.get("extra/atom/types", ["0"])[0])
 
 
 def read_data_command(session, words):
     """Command ``read_data``."""
-    path, options = words[0], _options(words[1:], {"nocoeff": 0, "add": 1, "group": 1, "fix": 3}, "read_data")
-    if set(options) - {"nocoeff"}:
-        raise ScriptError(f"read_data {next(iter(options))} is not supported; give one complete file")
+    path, options = words[0], _options(words[1:], {"nocoeff": 0, **_EXTRA, **_OTHER_FILES}, "read_data")
+    refused = [name for name in options if name in _OTHER_FILES]
+    if refused:
+        raise ScriptError(f"read_data {refused[0]} is not supported; give one complete file")
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' before another read_data")
     session.log("Reading data file ...")
     session.require_memory(session.processes.on_root(lambda: announced_atoms(path)), "read_data")
     data = session.processes.on_root(lambda: read_data(path, session.atom_style))
-    session.n_types, session.labels = data.n_types, data.labels
-    session.masses = [data.masses.get(t) for t in range(1, data.n_types + 1)]
+    session.n_types, session.labels = data.n_types + _extra_types(options, "read_data"), data.labels
+    session.masses = [data.masses.get(t) for t in range(1, session.n_types + 1)]
     _describe_box(session, data.low, data.cell, data.triclinic)
     session.log("  1 by 1 by 1 MPI processor grid\n  reading atoms ...")
     _install(
         session, data.ids, data.types, data.positions, data.low, data.cell, data.triclinic,
-        data.velocities / session.units.velocity, data.images, data.charges, data.molecules,
+        data.velocities / session.units.velocity, data.images * [a == "p" for a, _ in session.faces], data.charges,
+        data.molecules,
     )  # fmt: skip
     _check_faces(session)
     session.log(f"  {len(data.ids)} atoms")
@@ -170,14 +201,17 @@ def _faces(words):
 
 def create_box(session, words):
     """Command ``create_box``."""
-    session.n_types = _positive(words[0], "the number of atom types")
+    n_types = _positive(words[0], "the number of atom types")
+    room = [f"{kind}/types" for kind in ("bond", "angle", "dihedral", "improper")]
+    room += [name for name in _EXTRA if name.endswith("per/atom")]
+    _extra_types(_options(words[2:], dict.fromkeys(room, 1), "create_box"), "create_box")
     region = session.region(words[1])
     if session.system is not None:
         raise ScriptError("there is a box already; use 'clear' first")
     if region.box is None:
         raise ScriptError("create_box needs a region of style block or prism")
     low, cell = region.box
-    session.masses = [None] * session.n_types
+    session.n_types, session.masses = n_types, [None] * n_types
     triclinic = region.kind == "prism"
     _install(session, np.zeros(0, int), np.zeros(0, int), np.zeros((0, 3)), low, cell, triclinic)
     session.log("Created " + ("triclinic" if triclinic else "orthogonal") + " box")
@@ -191,23 +225,24 @@ def replicate(session, words):
     if words[3:] and words[3:] != ["bbox"]:
         raise ScriptError(f"replicate: {words[3]!r} is not supported")
     session.require_memory(math.prod(counts) * len(system), "replicate")
-    session.low = np.zeros(3)
+    low = session.bounds()[0].copy()
     order = np.argsort(system.ids)
     shifts = np.array(
         [(a, b, c) for c in range(counts[2]) for b in range(counts[1]) for a in range(counts[0])], float
     )  # fmt: skip
-    x = (system.positions + system.origin)[order]
-    low = system.origin
-    positions = np.concatenate([x + shift @ system.cell for shift in shifts])
+    # unwrapped, so that molecules across a face stay whole
+    x = system.unwrapped_positions[order] + system.origin
     n, copies = len(order), len(shifts)
     ids = system.ids[order]
-    step = int(ids.max(initial=0))
+    molecules, copy = np.tile(session.molecule_of[ids], copies), np.repeat(np.arange(copies), n)
+    molecules += copy * int(molecules.max(initial=0)) * (molecules > 0)
     _install(
-        session, np.concatenate([ids + k * step for k in range(copies)]), np.tile(session.type_of[ids], copies),
-        positions, low, system.cell * np.array(counts)[:, None], session.triclinic,
-        np.tile(system.velocities[order], (copies, 1)), None,
-        np.tile(session.charge_of[ids], copies), np.tile(session.molecule_of[ids], copies),
+        session, np.tile(ids, copies) + copy * int(ids.max(initial=0)), np.tile(session.type_of[ids], copies),
+        np.concatenate([x + shift @ system.cell for shift in shifts]), low, system.cell * np.array(counts)[:, None],
+        session.triclinic, np.tile(system.velocities[order], (copies, 1)), None,
+        np.tile(session.charge_of[ids], copies), molecules, np.tile(ids, copies),
     )  # fmt: skip
+    _wrap(session.system)
     _describe_box(session, low, session.system.cell, session.triclinic)
     session.log(f"  {n * copies} atoms")
 
@@ -512,6 +547,7 @@ def create_atoms(session, words):
         np.concatenate([system.images[order], np.zeros((n, 3), np.int32)]),
         np.concatenate([session.charge_of[old_ids], np.zeros(n)]),
         np.concatenate([session.molecule_of[old_ids], np.zeros(n, np.int64)]),
+        np.concatenate([old_ids, np.zeros(n, int)]),
     )  # fmt: skip
     session.first_low, session.first_length = first
     _fit_faces(session)

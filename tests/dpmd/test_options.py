@@ -1,4 +1,4 @@
-"""Every option of [run] and of the command line at every door: it does something that can be seen, or it is refused by name.
+"""Every option of [run] and of the command line at every door: it does something to be seen, or is refused by name.
 
 ``TABLE`` declares which; an option without an entry fails.  A used option must make the door's text (log, error or
 numbers with all digits) differ from that without it, and bring the words that the entry names.
@@ -69,7 +69,7 @@ TABLE = {
     "balance": ("work", one_rank, one_rank, one_rank, one_rank, no, no, no),
     "halo_precision": ("single", one_rank, one_rank, one_rank, one_rank, no, no, no),
     "walltime_h": (1e-9, Used("Stopped at step"), no, no, no, no, no, no),
-    "max_displacement": (1e-6, Used("limit 1e-06"), no, no, Used("limit 1e-06"), no, no, no),
+    "max_displacement": (1e-6, *[Used("limit 1e-06")] * 3, Used("limit 1e-06"), no, no, no),
     "check": (True, *[Used("nothing was run")] * 3, no, no, no, no),
     "check_precision": (True, *[Used("precision   against")] * 3, no, no, no, no),
     "continue": (True, *[Used("checkpoint.h5.*continue|no checkpoint")] * 2, Refused("--continue: .*read_restart"),
@@ -80,7 +80,7 @@ TABLE = {
     "overwrite": (True, *[Used("Loop of")] * 2, Refused("--overwrite: .*replaces"), no, no, no, no),
 }  # fmt: skip
 #: options of one door alone
-SCRIPT_FLAGS = {"-var": ("a", "1"), "-log": ("none",), "-screen": ("none",), "-echo": ("both",)}
+SCRIPT_FLAGS = {"-var": ("a", "1"), "-log": ("none",), "-screen": ("none",), "-echo": ("both",), "--no-rehearsal": ()}
 
 
 def test_every_option_is_declared():

@@ -37,7 +37,7 @@ def test_as_lammps_prints_it(block, script):
     modify, _, again = first.partition(" & ")
     text = BOX + COLUMNS + f"thermo_modify {modify}\n" + (COLUMNS if again else "") + "run 0\n"
     if expected == ["!"]:
-        with pytest.raises(InputError, match="in.script:12: "):
+        with pytest.raises(InputError, match=r"in\.script:12: "):
             script(text)
     else:
         assert table(script(text)) == [line[2:] for line in expected]
