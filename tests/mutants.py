@@ -401,7 +401,7 @@ _fault("fix box/relax", MINIMIZE, "sign of p V in the enthalpy",
 # fixes that look
 
 _fault("fix print", SCRIPT_FIXES, "variables are not replaced",
-       "self.session.variables.substitute(self.text, inside_quotes=True)", "self.text", IN_OUTPUTS)
+       "self.session.variables.substitute(self.text)", "self.text", IN_OUTPUTS)
 _fault("fix print", SCRIPT_FIXES, "screen no is ignored", "        if self.screen:", "        if True:", IN_OUTPUTS)
 _fault("fix ave/time", SCRIPT_FIXES, "a sum for a mean",
        "mean = self.total / self.count", "mean = self.total", IN_OUTPUTS)
@@ -503,7 +503,7 @@ _fault("keyword ke", COMPUTES, "kinetic energy with all degrees of freedom",
 _fault("keyword density", COMPUTES, "mean mass",
        "s.system.sum(s.system.masses.sum())", "s.system.sum(s.system.masses.mean())", IN_COMPUTES)
 _fault("keyword elaplong", COMPUTES, "the same as elapsed",
-       "s.system.step - s.ramp_first", "s.system.step - s.first_step", IN_COMPUTES)
+       "s.system.step - (s.begin_step or 0)", "s.system.step - s.first_step", IN_COMPUTES)
 _fault("keyword cellalpha, keyword cellbeta", COMPUTES, "angles between the wrong edges",
        '_angle(1, 2)), "cellbeta"', '_angle(0, 2)), "cellbeta"', IN_COMPUTES)
 _fault("keyword pxy, keyword pyz", COMPUTES, "order of the tensor",
@@ -535,13 +535,10 @@ _fault("analysis msd", OBSERVERS, "the centre of mass goes twice as fast",
        "positions -= system.masses @ positions", "positions += system.masses @ positions", IN_OBSERVERS)
 _fault("analysis msd", OBSERVERS, "wrapped positions",
        "positions = system.unwrapped_positions\n", "positions = system.positions.copy()\n", IN_OBSERVERS)
-_fault("analysis msd", OBSERVERS, "atoms change places",
-       "ordered[np.argsort(np.argsort(system.ids))] = positions", "ordered[:] = positions", IN_OBSERVERS)
 _fault("analysis msd", OBSERVERS, "sign of the correlation",
        "(both - 2 * correlation)", "(both + 2 * correlation)", IN_OBSERVERS)
-_fault("analysis vacf, analysis vdos", OBSERVERS, "atoms change places",
-       "ordered[np.argsort(np.argsort(system.ids))] = system.velocities", "ordered[:] = system.velocities",
-       IN_OBSERVERS)
+_fault("analysis msd, analysis vacf, analysis vdos", OBSERVERS, "atoms change places",
+       "ordered[np.argsort(np.argsort(system.ids))] = vectors", "ordered[:] = vectors", IN_OBSERVERS)
 _fault("analysis vacf", OBSERVERS, "not normalised",
        "return mean / mean[0] if mean[0] != 0 else mean", "return mean", IN_OBSERVERS)
 _fault("analysis vacf", OBSERVERS, "fewer origins are not counted",

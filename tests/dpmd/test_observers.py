@@ -47,7 +47,7 @@ def observe(tmp_path, system, motion, steps, log=None, **section):
     """Run with one ``[[analysis]]``; returns the columns of its file.  log : a function of the log's lines."""
     defaults = {"file": None, "every": 1, "first_step": 0, "cutoff_A": None, "bins": 200}
     given = SimpleNamespace(**defaults | section | {"file": str(tmp_path / "out.csv")}, where=lambda name="": name)
-    hook = trajectory_analysis.create(given, log)
+    hook = trajectory_analysis.create(given, 6.0, log)
     Simulation(system, motion, motion, VelocityVerlet(), [hook]).run(steps)
     lines = [line for line in (tmp_path / "out.csv").read_text().splitlines() if not line.startswith("#")]
     rows = np.array([line.split(",") for line in lines[1:]], float)
