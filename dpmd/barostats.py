@@ -11,6 +11,7 @@ import numpy as np
 
 from .ensembles import Chain, Fix, NoseHooverChain, Ramp, unless_group
 from .errors import InputError, RunError
+from .units import pressure_tensor
 
 #: rows and columns of the six components, in the order xx yy zz yz xz xy
 ROW, COLUMN = np.array([0, 1, 2, 1, 0, 0]), np.array([0, 1, 2, 2, 2, 1])
@@ -86,8 +87,8 @@ class Coupling:
 
 def pressure_components(system, kinetic=None):
     """(6,) bar, in the order xx yy zz yz xz xy; kinetic : the sum of m v v (3, 3), eV, if it is known."""
-    tensor = (system.twice_kinetic_tensor() if kinetic is None else kinetic) + system.virial
-    return (tensor / system.volume * system.constants.pressure)[COLUMN, ROW]
+    kinetic = system.twice_kinetic_tensor() if kinetic is None else kinetic
+    return pressure_tensor(kinetic, system.virial, system.volume, system.constants)[COLUMN, ROW]
 
 
 def flip_tilts(system):

@@ -127,7 +127,7 @@ def simulation(
     stops = on_overflow == "error"
     if safe or stops:
         limit = (1.0 if max_displacement is None else max_displacement) if safe else float("inf")
-        made.hooks.insert(0, Safety(limit, "dpmd.failed.extxyz", stop_on_overflow=stops))
+        made.hooks.insert(0, Safety(limit, "dpmd.failed.extxyz", stop_on_overflow=stops, warn=warnings.warn))
     if not stops:
         made.hooks.insert(0, OverflowWarning())
     for text in warnings_:

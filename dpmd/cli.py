@@ -93,7 +93,7 @@ def _explain(problem):
         print(f"STOPPED: {error}; the last checkpoint, if there was one, is intact", file=sys.stderr)
         return 1
     except MemoryError as error:
-        print(f'ERROR: out of memory ({error}); use fewer atoms or precision = "mixed"', file=sys.stderr)
+        print(f'ERROR: out of memory ({error}); use fewer atoms or --precision mixed', file=sys.stderr)
         return 1
     except Exception:
         traceback.print_exc()

@@ -361,8 +361,27 @@ class Job:
                 f'this one is open along {open_}: use type = "nvt" or "nve" (or a LAMMPS script, where fix '
                 f"{s.ensemble.type} may act on x and y alone)"
             )
+        self._check_analyses(system.n_atoms)
         self.type_rows, warnings = preflight.type_table(system)
         self.warnings += warnings
+
+    def _check_analyses(self, n_atoms):
+        """Warn of analyses that take no sample, or very many."""
+        steps = self.settings.run.steps
+        for section in self.settings.analysis:
+            path, first = trajectory_analysis.output_path(section), -(-section.first_step // section.every)
+            samples = steps // section.every - first + 1
+            if samples < 1:
+                self.warnings.append(
+                    f"{section.where('first_step')}: {path} will not be written: its first sample is due at step "
+                    f"{first * section.every}, and steps = {steps}"
+                )
+            size = trajectory_analysis.KINDS[section.type].bytes_per_atom * n_atoms * samples
+            if size > 2**30:
+                self.warnings.append(
+                    f"{section.where('every')}: the samples of {path} will take {size / 2**30:.1f} GiB of memory and "
+                    f"of each checkpoint in the end; a larger every, or first_step, takes less"
+                )
 
     def _begin(self, potential):
         """System, ensemble and outputs at the first step, on every rank; the atoms are all on root."""
@@ -669,6 +688,7 @@ class Job:
                 self.failure_path,
                 stop_on_overflow=s.run.on_overflow == "error",
                 every=1 if potential.device == "cpu" else GPU_SAFETY,
+                warn=log.warning,
             ),
             *named.values(),
             Progress(remaining, system.timestep, log),

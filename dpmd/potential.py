@@ -1,5 +1,6 @@
 """A model ready to be evaluated on structures."""
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ from dpmd.kernels.cuda import CudaOperators, DeviceError
 from dpmd.kernels.neighbors import NeighborListBuilder
 from dpmd.models import ModelError
 from dpmd.models.cache import load_for_operators
+from dpmd.models.tables import checked_distance
 from dpmd.parallel import NodeDomain, RankDomain, SerialDomain
 from dpmd.parallel.batch import Batch
 from dpmd.parallel.device_domain import DeviceDomain
@@ -17,7 +19,7 @@ from dpmd.parallel.domain import UnusableStructure, check_usable, complete_cell
 from .device_system import DeviceSystem
 from .devices import make_operators
 from .errors import InputError
-from .safety import warn_of_overflow
+from .safety import unchecked, warn_of_overflow
 from .system import System
 from .units import ASE_VELOCITY
 
@@ -118,6 +120,7 @@ class Potential:
         self.on_overflow, self._warned = on_overflow, False
         self._followed = self._few = None
         self._batch_builder = None
+        self._checked = checked_distance(self.model)
 
     @property
     def type_map(self):
@@ -203,6 +206,7 @@ class Potential:
         result = self._operate(followed.operators, followed.domain, fparam, aparam, atomic_virials)
         values = followed.results(result)
         self._tell_overflow(values["overflowed"])
+        self._warn_of_short_pairs(followed.operators)
         return values
 
     def _tell_overflow(self, n_atoms):
@@ -215,6 +219,11 @@ class Potential:
             )
         self._warned = True
         warn_of_overflow(f"{n_atoms} atoms")
+
+    def _warn_of_short_pairs(self, operators):
+        if operators.nearest < self._checked:
+            warnings.warn(f"atoms {operators.nearest:.3f} Å apart. {unchecked(self._checked)}", stacklevel=3)
+            self._checked = 0.0  # once
 
     def _follow(self, atoms, types):
         if self._followed is None or not self._followed.move_to(atoms, types):
@@ -290,6 +299,7 @@ class Potential:
         )  # fmt: skip
         result = self._operate(self.operators, batch, fparam, aparam, atomic_virials, batch.offsets)
         self._tell_overflow(result.overflowed)
+        self._warn_of_short_pairs(self.operators)
         forces = batch.fold(batch.forces)
         virials = batch.fold(result.atomic_virials) if atomic_virials else None
         results = []

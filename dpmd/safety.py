@@ -9,26 +9,42 @@ import ase.io
 import numpy as np
 
 from dpmd.models.files import written_whole
+from dpmd.models.tables import checked_distance
 
 from .errors import RunError
+from .preflight import neighbor_facts
 from .simulation import Hook
+
+
+def unchecked(limit):
+    """A sentence for pairs nearer than ``limit`` (Å), see :func:`dpmd.models.tables.checked_distance`."""
+    return (
+        f"Below {limit:g} Å nothing was checked: tables of embedding networks need not agree with the model there "
+        "(exact networks: --no-tabulate, or tabulate=False in Python)"
+    )
 
 
 class Safety(Hook):
     """Checks after each step that energy, forces and displacements are sane.
 
     max_displacement : Å per step; failure_path : where the last good and the bad frame go;
-    stop_on_overflow : also stop when an atom has more neighbours than the model's sel; every : steps.
+    stop_on_overflow : also stop when an atom has more neighbours than the model's sel; every : steps;
+    warn : is called with a text, once, if two atoms come nearer than tables were checked.
     Raises :class:`~dpmd.errors.RunError` naming the worst atoms.
     """
 
     several_ranks = True
 
-    def __init__(self, max_displacement, failure_path, stop_on_overflow=False, every=1):
-        self.every = every
+    def __init__(self, max_displacement, failure_path, stop_on_overflow=False, every=1, warn=None):
+        self.every, self.warn = every, warn
         self.max_displacement, self.failure_path = max_displacement, Path(failure_path)
         self.stop_on_overflow, self.good = stop_on_overflow, None
-        self.seen = 0, 0  # overflowed atoms and evaluations
+        self.seen, self._simulation = (0, 0), None  # overflowed atoms and evaluations, and whose
+        self._checked = None
+
+    def start(self, simulation):
+        if simulation is not self._simulation:
+            self.seen, self._simulation = (0, 0), simulation
 
     def __call__(self, simulation):
         system = simulation.system
@@ -36,7 +52,8 @@ class Safety(Hook):
         displacement = speed * system.timestep
         insane = not (np.isfinite([force, system.own_energy]).all() and displacement <= self.max_displacement)
         overflowed = self.stop_on_overflow and simulation.overflowed > self.seen[0]
-        insane, overflowed = system.processes.largest(np.array([insane, overflowed], float))
+        closeness = self._closeness(simulation.operators)
+        insane, overflowed, closeness = system.processes.largest(np.array([insane, overflowed, closeness], float))
         if overflowed:
             lately = system.sum(simulation.overflowed - self.seen[0]) / (simulation.evaluations - self.seen[1])
             raise RunError.everywhere_raised(
@@ -45,9 +62,34 @@ class Safety(Hook):
             )
         self.seen = simulation.overflowed, simulation.evaluations
         if not insane:
+            if closeness > 0:
+                self._tell(simulation, closeness)
             self.good = system.copy(self.good)
             return
         raise RunError.everywhere_raised(self._report(simulation, system.processes.largest(displacement)))
+
+    def _closeness(self, operators):
+        """Å, by how much two atoms of this process have been nearer than tables were checked; 0 if not, or if told."""
+        if self.warn is None:
+            return 0.0
+        if self._checked is None:
+            self._checked = checked_distance(operators.model)
+        return max(self._checked - operators.nearest, 0.0)
+
+    def _tell(self, simulation, closeness):
+        """Collective, and to be reached by all ranks together."""
+        system, limit = simulation.system, self._checked
+        who, nearest = "two atoms", limit - closeness
+        if hasattr(simulation.domain.neighbors, "indices"):
+            pairs, _ = neighbor_facts(simulation.domain, system, simulation.operators.model)
+            if pairs:
+                (a, b), (distance, i, j) = min(pairs.items(), key=lambda item: item[1])
+                if distance < limit:
+                    who, nearest = f"atoms {i} and {j} ({a}-{b})", distance
+        self.warn(
+            f"by step {system.step} {who} have come as near as {nearest:.3f} Å. {unchecked(limit)}"
+        )
+        self.warn = None
 
     def _report(self, simulation, displacement):
         """The message, complete on root, where the frames are written too."""

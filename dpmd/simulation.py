@@ -11,7 +11,7 @@ import numpy as np
 from dpmd.parallel.domain import UnusableStructure
 
 from .errors import RunError
-from .units import DENSITY, temperature
+from .units import DENSITY, pressure_tensor, temperature
 
 _components = tuple((a, b, "xyz".index(a), "xyz".index(b)) for a, b in ("xx", "yy", "zz", "xy", "xz", "yz"))
 
@@ -307,7 +307,7 @@ class Simulation:
         kinetic = system.kinetic_energy
         if system.periodic.all():
             volume = system.volume
-            tensor = (2 * system.kinetic_tensor + system.virial) / volume * system.constants.pressure
+            tensor = pressure_tensor(2 * system.kinetic_tensor, system.virial, volume, system.constants)
         total = system.energy + kinetic
         return {
             "step": system.step,

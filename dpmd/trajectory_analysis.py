@@ -314,6 +314,8 @@ class AnalysisHook(Hook):
     """
 
     several_ranks = True
+    #: of each sample that is kept, in memory and in checkpoints
+    bytes_per_atom = 0
 
     def __init__(self, path, every, first_step=0, log=None):
         self.path, self.every, self.first_step, self.log = Path(path), every, first_step, log
@@ -461,7 +463,9 @@ class CoordinationHook(RadialDistributionHook):
 
 
 class _SeriesHook(AnalysisHook):
-    """Keeps a vector of every atom, in id order: 24 bytes per atom and sample, in checkpoints too."""
+    """Keeps a vector of every atom, in id order."""
+
+    bytes_per_atom = 24
 
     def __init__(self, path, every, first_step=0, log=None):
         super().__init__(path, every, first_step, log)

@@ -47,9 +47,12 @@ def stress_from_virial(virial, volume):
     return symmetric[..., _VOIGT[0], _VOIGT[1]] / -volume
 
 
-def pressure(kinetic_energy, virial, volume, constants=CODATA):
-    """Pressure (bar) from the kinetic energy (eV), the virial (3, 3) in eV and the volume (Å^3)."""
-    return (2 * kinetic_energy + np.trace(virial)) / (3 * volume) * constants.pressure
+def pressure_tensor(kinetic, virial, volume, constants=CODATA):
+    """Pressure (3, 3) in bar; its mean diagonal element is the pressure.
+
+    kinetic : (3, 3) eV, the sum of m v v (twice the kinetic energy); virial : (3, 3) eV; volume : Å^3.
+    """
+    return (kinetic + virial) / volume * constants.pressure
 
 
 def temperature(kinetic_energy, degrees_of_freedom, constants=CODATA):

@@ -19,7 +19,6 @@ class Evaluation:
         the neighbour as in DeePMD-kit; None unless asked for.
     overflowed : centres with more neighbours within the cutoff than the model's ``sel``; ``counted``: this is
         always known here, while evaluations that stay on a device tell when it is worth asking.
-    nearest : Å, the distance of the nearest pair within the cutoff; inf where that is not known.
     """
 
     counted = True
@@ -29,11 +28,16 @@ class Evaluation:
     atomic_energies: np.ndarray
     atomic_virials: np.ndarray | None
     overflowed: int
-    nearest: float = np.inf
 
 
 class Operators(Protocol):
-    """Energy and forces of a model from positions and a neighbour list."""
+    """Energy and forces of a model from positions and a neighbour list.
+
+    nearest : Å, distance of the nearest pair within the cutoff so far; may be inf unless it is below
+        :func:`dpmd.models.tables.checked_distance`.
+    """
+
+    nearest: float
 
     def evaluate(
         self,

@@ -12,10 +12,10 @@ from .errors import ModelError
 from .lowrank import add_low_rank, without_low_rank
 from .parameters import DeepPotentialModel
 from .readers import load
-from .tables import TooSteep, can_tabulate, checked_distance, tabulate, without_tables
+from .tables import NotSmooth, can_tabulate, checked_distance, tabulate, without_tables
 
 #: part of the cache key: raise it when tables are made differently
-TABLE_VERSION = 4
+TABLE_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
         begin = time.perf_counter()
         try:
             model = tabulate(exact)
-        except TooSteep:
-            return LoadedModel(exact, exact, "exact networks (too steep for tables)")
+        except NotSmooth:
+            return LoadedModel(exact, exact, "exact networks (not smooth enough for tables)")
         if low_rank:
             model = add_low_rank(model, rank=rank)
         how = f"made in {time.perf_counter() - begin:.1f} s"
@@ -70,7 +70,7 @@ def load_for_operators(path, tabulate_embeddings=True, low_rank=True, rank=None)
         return LoadedModel(model, exact, f"the file's own tables, low-rank bases {how}")
     tables = [e.table for e, _ in model.descriptor.unique_embeddings()]
     steps = [step for table in tables for step in (table.fine_step, table.coarse_step)]
-    reach = checked_distance(exact)
+    reach = checked_distance(model)
     text = f"quintic tables, {how}, steps {min(steps):.2g} to {max(steps):.2g}, checked from {reach:g} Å on"
     return LoadedModel(model, exact, text)
 

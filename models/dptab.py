@@ -88,7 +88,10 @@ def _read_table(group):
 
 
 def write(model, path):
-    """Write ``model`` to ``path``; the file appears whole or not at all."""
+    """Write ``model`` to ``path``; the file appears whole or not at all.
+
+    Of the file that the model came from it keeps the name, and not the folder, which is nobody else's business.
+    """
     path = Path(path)
     d, f = model.descriptor, model.fitting
     unique = [e for e, _ in d.unique_embeddings()]
@@ -96,7 +99,7 @@ def write(model, path):
     scalars = {
         "type_map": model.type_map,
         "precision": model.precision,
-        "source": asdict(model.source),
+        "source": asdict(model.source) | {"path": Path(model.source.path).name},
         "descriptor": {name: getattr(d, name) for name in _descriptor_scalars},
         "silent_types": sorted(f.silent_types),
         "default_fparam": None if f.default_fparam is None else list(f.default_fparam),

@@ -19,12 +19,11 @@ def written_whole(path):
         special = not stat.S_ISREG(path.stat().st_mode)
     except OSError:
         special = False  # there is none yet, or writing will tell
-    if special:
-        yield path
-        return
-    beside = path.with_name(f".{os.getpid()}.tmp.{path.name[-200:]}")
+    beside = path if special else path.with_name(f".{os.getpid()}.tmp.{path.name[-200:]}")
     try:
         yield beside
+        if special:
+            return
         # on the disk before it gets its name: else a crash of the machine could leave an empty file
         descriptor = os.open(beside, os.O_RDWR)
         try:
@@ -33,11 +32,12 @@ def written_whole(path):
             os.close(descriptor)
         os.replace(beside, path)
     except OSError as error:
-        if error.filename in (str(beside), beside):
+        if error.errno is not None and error.filename in (None, str(beside), beside):
             raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
     finally:
-        beside.unlink(missing_ok=True)
+        if not special:
+            beside.unlink(missing_ok=True)
 
 
 def write_text(path, text):

@@ -132,7 +132,12 @@ def table_range(descriptor, pairs, min_distance):
 
 
 def checked_distance(model):
-    """Å, down to which tables of ``model`` are compared with what they stand for."""
+    """Å, down to which tables of ``model`` are compared with what they stand for; 0 if it has none."""
+    tables = any(embedding.table is not None for embedding, _ in model.descriptor.unique_embeddings())
+    return _nearest_checked(model) if tables else 0.0
+
+
+def _nearest_checked(model):
     return min(CHECKED_DISTANCE, 0.5 * model.cutoff)
 
 
@@ -166,7 +171,7 @@ class PairErrors:
     """
 
     def __init__(self, model, pairs, outputs):
-        d, nearest = model.descriptor, checked_distance(model)
+        d, nearest = model.descriptor, _nearest_checked(model)
         self.outputs, self._weights, total = outputs, [], 0.0
         self.pairs = [(a, b) for a, b in pairs if d.pair_rules[a, b] == PairRule.INCLUDED and d.sel[b] > 0]
         for a, b in self.pairs:
@@ -270,7 +275,7 @@ def tabulate_network(network, model, pairs):
     def outputs(x):
         return derivatives_of_scalar_input(network, x)
 
-    lower, maximum = table_range(model.descriptor, pairs, checked_distance(model))
+    lower, maximum = table_range(model.descriptor, pairs, _nearest_checked(model))
     errors = PairErrors(model, pairs, outputs)
     upper, *steps = _sections(errors, lower, maximum)
     best, least = None, np.inf
@@ -299,7 +304,8 @@ def tabulate(model):
 
     Tables that the file carried are kept.
     Raises ModelError for networks with kinked activations (relu, relu6), whose tables would be
-    wrong in the derivative, and for networks so steep that no table keeps 1e-9 eV/Å.
+    wrong in the derivative; NotSmooth for networks so steep that no table keeps 1e-9 eV/Å, and for silut, whose second
+    derivative jumps.
     """
     if not can_tabulate(model):
         raise ModelError(
@@ -312,16 +318,16 @@ def tabulate(model):
             return embedding
         table, error = tabulate_network(embedding.network, model, pairs)
         if error > 5 * TABLE_TOLERANCE:
-            raise TooSteep(
-                f"{model.source.path}: tables of its embedding networks would be off by {10 * error:.1e} of usual "
-                "forces, since the networks are too steep; the exact networks are evaluated instead"
+            raise NotSmooth(
+                f"{model.source.path}: its embedding networks are not smooth enough for tables, which would be off by "
+                f"about {10 * error:.1e} of usual forces; the exact networks are evaluated instead"
             )
         return replace(embedding, table=table)
 
     return replace(model, descriptor=model.descriptor.map_embeddings(with_table))
 
 
-class TooSteep(ModelError):
+class NotSmooth(ModelError):
     """No table of an embedding network keeps the tolerance."""
 
 

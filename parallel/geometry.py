@@ -13,8 +13,8 @@ Three shapes of halo are told apart, because programs differ in which they send:
 Always culled <= rectangular, and culled <= whole.
 
 Two levels of boxes occur: *nodes* (which share memory) own boxes of the cell, and the *ranks* of
-a node own boxes of the node's box.  :func:`node_exchange`, :func:`direct_exchange` and
-:func:`staged_exchange` count what crosses the network for the three usual schemes.
+a node own boxes of the node's box.  :func:`node_exchange` and :func:`staged_exchange`
+count what crosses the network in the two usual schemes.
 
 Units: length in Å, area in Å^2, volume in Å^3.  A volume times the density of atoms (1/Å^3) is a
 number of atoms.  ``cell`` is a (3, 3) array whose rows are lattice vectors.
@@ -255,7 +255,7 @@ def choose_nested_grid(cell, nodes, ranks_per_node, cutoff=0.0, periodic=(True, 
 class Exchange:
     """One forward halo exchange (positions to ghosts), counted per node.
 
-    scheme : ``"node"``, ``"direct"`` or ``"staged"``; shape : of the halo.
+    scheme : ``"node"`` or ``"staged"``; shape : of the halo.
     messages : received per node from other nodes.
     messages_within : between ranks of the node through messages (0 when memory is shared).
     volume : Å^3 of halo received from other nodes; times density = atoms.
@@ -289,33 +289,6 @@ def node_exchange(cell, node_grid, cutoff, shape="culled"):
     per_message = np.bincount(owner.ravel(), parts[~own]) if len(others) else np.zeros(1)
     return Exchange("node", shape, len(others), 0, float(parts[~own].sum()), float(parts[own].sum()),
                     1 if len(others) else 0, float(per_message.max()))  # fmt: skip
-
-
-def direct_exchange(cell, node_grid, rank_grid, cutoff, shape="culled"):
-    """Rank-based scheme, each rank exchanging with every neighbouring rank; summed over a node's ranks.
-
-    ``rank_grid`` cuts each node's box.  Pairs of ranks on one node are counted apart.
-    """
-    node_grid, rank_grid = check_grid(node_grid), check_grid(rank_grid)
-    grid = np.array(node_grid) * np.array(rank_grid)
-    edges = box_edges(cell, grid)
-    offsets = neighbor_offsets(edges, cutoff, shape)
-    parts = _halo_parts(edges, cutoff, offsets, shape)
-    messages = messages_within = 0
-    inter = within = largest = 0.0
-    for index in product(*(range(n) for n in rank_grid)):
-        boxes = (np.array(index) + offsets) % grid
-        same_node = (boxes // np.array(rank_grid) == 0).all(1)
-        same_rank = (boxes == np.array(index)).all(1)
-        distinct, owner = np.unique(boxes[~same_node], axis=0, return_inverse=True)
-        messages += len(distinct)
-        messages_within += len(np.unique(boxes[same_node & ~same_rank], axis=0))
-        inter += parts[~same_node].sum()
-        within += parts[same_node].sum()
-        if len(distinct):
-            largest = max(largest, np.bincount(owner.ravel(), parts[~same_node]).max())
-    return Exchange("direct", shape, messages, messages_within, float(inter), float(within),
-                    1 if messages else 0, float(largest))  # fmt: skip
 
 
 def staged_exchange(cell, node_grid, rank_grid, cutoff):
@@ -358,23 +331,33 @@ def _halo_parts(edges, cutoff, offsets, shape):
     if shape == "whole":
         return np.full(len(offsets), volume(edges))
     if shape == "rectangular":
-        # Along each axis the slab of the box at offset o that is nearer than r: 1 at o = 0.
-        reach = cutoff / heights(edges)
-        depth = np.where(offsets == 0, 1.0, np.clip(reach - (np.abs(offsets) - 1), 0.0, 1.0))
-        return volume(edges) * depth.prod(1)
+        return volume(edges) * _depths(edges, cutoff, offsets).prod(1)
     return _culled_parts(edges, cutoff, offsets)
+
+
+def _depths(edges, cutoff, offsets):
+    """Share of the boxes at ``offsets``, along each axis, that the rectangular halo takes; shape of offsets."""
+    reach = cutoff / heights(edges)
+    return np.where(offsets == 0, 1.0, np.clip(reach - (np.abs(offsets) - 1), 0.0, 1.0))
 
 
 def _culled_parts(edges, cutoff, offsets, samples=24):
     """Culled halo per neighbour box: share of ``samples``^3 midpoints nearer than the cutoff.
 
-    The shares are scaled so that their sum is Steiner's exact volume; what remains is an error of
-    about 1/samples of the smallest (corner) parts.
+    The points fill what the rectangular halo takes of the box.  The shares are scaled so that their sum is
+    Steiner's exact volume; what remains is an error of about 1/samples of the smallest (corner) parts.
     """
     ticks = (np.arange(samples) + 0.5) / samples
     points = np.stack(np.meshgrid(ticks, ticks, ticks, indexing="ij"), -1).reshape(-1, 3)
     half = offsets[_first_half(offsets)]  # the halo is point symmetric
-    parts = np.array([(distance_to_box(edges, points + o) < cutoff).mean() for o in half])
+    depths = _depths(edges, cutoff, half)
+    starts = np.where(half < 0, 1 - depths, 0.0)  # the side that faces the box
+    parts = np.array(
+        [
+            (distance_to_box(edges, o + start + depth * points) < cutoff).mean() * depth.prod()
+            for o, start, depth in zip(half, starts, depths, strict=True)
+        ]
+    )
     table = {tuple(o): p for o, p in zip(half, parts, strict=True)}
     values = np.array([table[tuple(o)] if tuple(o) in table else table[tuple(-o)] for o in offsets])
     # A box that is touched in a corner too small for the sampling still gets its message.

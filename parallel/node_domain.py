@@ -196,7 +196,7 @@ class DistributedDomain:
 
     def _divide_cell(self, system, inverse):
         """The partition for the present cell and atoms."""
-        partition, self.node_imbalance = divide_cell(
+        partition, _ = divide_cell(
             self.processes, system.cell, system.periodic, system.positions @ inverse, self.processes.n_nodes,
             self.cutoff + self.skin,
         )  # fmt: skip

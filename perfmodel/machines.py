@@ -12,7 +12,7 @@ those that come with dpmd.
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 
@@ -165,10 +165,6 @@ class Machine:
                 return self.profiles[name]
         kind = "cpu" if not self.accelerators else "gpu" if "peak.split" in self.figures else "plain gpu"
         return Profile(engine, _TYPICAL[kind]["dpmd" in engine])
-
-    def with_profile(self, profile):
-        """A copy with one profile replaced."""
-        return replace(self, profiles={**self.profiles, profile.engine: profile})
 
 
 # Typical coefficients where no run is known.  dpmd, CPU: prototype kernels on one AVX-512 core reach 0.77 of

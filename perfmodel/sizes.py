@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +152,7 @@ def _low_rank(descriptor, precision):
         if basis is None:
             return None, 0.0
         for a, b in pairs:
-            split = radius_of_input(descriptor, a, basis.split) if isfinite(basis.split) else 0.0
+            split = 0.0 if basis.everywhere else radius_of_input(descriptor, a, basis.split)
             ranks.append(basis.rank)
             near.append((split / descriptor.switch_end) ** 3)
             weights.append(descriptor.sel[b])

@@ -182,7 +182,7 @@ class Workload:
     launches : operators started per step and rank.
     table_bytes : all embedding tables; ``table_gather`` : bytes of table rows read per atom.
     atom_bytes, ghost_bytes : memory per owned atom and per ghost.
-    neighbors, list_entries : means within the cutoff and within cutoff + skin.
+    neighbors : mean number within the cutoff.
     """
 
     operators: tuple[Operator, ...]
@@ -192,17 +192,11 @@ class Workload:
     atom_bytes: float
     ghost_bytes: float
     neighbors: float
-    list_entries: float
 
     @property
     def flops(self):
         """FLOP per atom and step."""
         return sum(o.flops for o in self.operators)
-
-    def flops_of(self, kind):
-        """FLOP per atom and step of one kind of operator."""
-        return sum(o.flops for o in self.operators if o.kind == kind)
-
 
 def count(sizes, system, precision="double", engine="dpmd", skin=2.0, rebuild_every=50):
     """The :class:`Workload` of a model on a system.
@@ -238,7 +232,6 @@ def count(sizes, system, precision="double", engine="dpmd", skin=2.0, rebuild_ev
         atom_bytes=_atom_bytes(sizes, engine, entries, word),
         ghost_bytes=150.0,  # position, force, type, id, image, and their communication buffers
         neighbors=neighbors,
-        list_entries=entries,
     )
 
 

@@ -20,8 +20,6 @@ Test modules are collected with ``--import-mode=importlib`` and cannot import on
     ``NAME=`` environment variables -> the started process.
 ``mpi_run``
     the same, to its end -> exit code and all output.
-``shared_file``
-    function: path below ``../shared`` -> path; skips the test where it is missing.
 ``emulated``
     a device for the CUDA kernels made of numpy and the host's C++ compiler; slow.
 ``gpu``
@@ -119,17 +117,6 @@ def mpi_run(mpi_start):
         return process.returncode, text
 
     return run
-
-
-@pytest.fixture(scope="session")
-def shared_file():
-    def find(name):
-        path = fixtures.SHARED / name
-        if not path.exists():
-            pytest.skip(f"../shared/{name} is not there")
-        return path
-
-    return find
 
 
 @pytest.fixture(scope="session")

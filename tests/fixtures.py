@@ -1,8 +1,7 @@
 """Model files and reference results of DeePMD-kit 3.2.0 that tests compare with.
 
-They lie in ``tests/data`` and, the large ones, in ``../shared/fixtures`` beside the repository
-(used when present).  Test modules cannot import this file: see ``conftest.py`` for the fixtures
-made of it.
+They lie in ``tests/data``, the trained models in ``examples``.  Test modules cannot import this file: see
+``conftest.py`` for the fixtures made of it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 DATA = Path(__file__).resolve().parent / "data"
-SHARED = DATA.parents[2] / "shared"
+TRAINED = {f"{name}.dp": DATA.parents[1] / "examples" / name / f"{name}.dp" for name in ("copper", "water")}
 
 #: models that dpmd refuses, with words that the message must contain
 REFUSED = {
@@ -54,29 +53,31 @@ class ReferenceCase:
 
 
 @cache
-def _files(kind):
-    """Path of each file of ``data/<kind>``, and of the shared folder where the repository has none."""
-    found = {}
-    for folder in (SHARED / "fixtures" / ("models" if kind == "models" else ""), DATA / kind):
-        pattern = "*.*" if kind == "models" else "*/*.npz"
-        found |= {str(p.relative_to(folder)): p for p in sorted(folder.glob(pattern))}
+def _models():
+    """Path of each model file by its name."""
+    found = TRAINED | {path.name: path for path in (DATA / "models").glob("*.*")}
     return {name: found[name] for name in sorted(found)}
+
+
+@cache
+def _references():
+    """Paths of all reference results; the folder is named after the model."""
+    return sorted((DATA / "references").glob("*/*.npz"))
 
 
 def model_files():
     """Paths of all model files that dpmd reads."""
-    known = {p.suffix for p in _files("models").values()} & {".pb", ".pth", ".dp"}
-    return [p for p in _files("models").values() if p.suffix in known and p.stem not in REFUSED]
+    return [p for p in _models().values() if p.suffix in {".pb", ".pth", ".dp"} and p.stem not in REFUSED]
 
 
 def refused_files():
     """``(path, words of the message)`` of all model files that dpmd refuses."""
-    return [(p, REFUSED[p.stem]) for p in _files("models").values() if p.stem in REFUSED]
+    return [(p, REFUSED[p.stem]) for p in _models().values() if p.stem in REFUSED]
 
 
 def model_file(name):
     """Path of a model file by its name, e.g. ``"water_md0.pb"``."""
-    return _files("models")[name]
+    return _models()[name]
 
 
 def fixture_cases(models=None, structures=None, largest=None):
@@ -88,8 +89,8 @@ def fixture_cases(models=None, structures=None, largest=None):
     found = []
     for path in model_files():
         folder = f"{path.stem}_pth" if path.name == "water_md0_c.pth" else path.stem
-        for name, reference in _files("references").items():
-            if Path(name).parent.name != folder:
+        for reference in _references():
+            if reference.parent.name != folder:
                 continue
             case = ReferenceCase(path, reference.stem, reference)
             if (

@@ -90,8 +90,8 @@ def _dimension(session, words):
 
 def _neighbor(session, words):
     skin = session.number(words[0], "neighbor: the skin")
-    if not 0 <= skin <= 50:
-        raise ScriptError(f"neighbor: a skin of {words[0]} is not sensible; 2.0 is usual")
+    if not 0 <= skin <= 10:
+        raise ScriptError(f"neighbor: a skin of {words[0]} Å is not between 0 and 10; 2.0 is usual")
     session.skin = skin
 
 
@@ -134,8 +134,7 @@ def _reset_timestep(session, words):
 
 def _box(session, words):
     if words[:1] != ["tilt"] or words[1] not in ("large", "small"):
-        raise ScriptError("box takes: tilt large|small")
-    session.tilt_large = words[1] == "large"
+        raise ScriptError("box takes: tilt large|small")  # every tilt is taken: nothing to keep
 
 
 def _accepted(session, words):
@@ -145,6 +144,27 @@ def _accepted(session, words):
 def _zero_style(session, words):
     if words[0] not in ("zero", "none"):
         raise ScriptError(f"style {words[0]!r}: bonded interactions are not supported; only the styles zero and none")
+
+
+#: weights of neighbours over one, two and three bonds that go with a name
+_FORCE_FIELDS = {"amber": (0, 0, 0.5), "charmm": (0, 0, 0), "dreiding": (0, 0, 1)}
+
+
+def _special_bonds(session, words):
+    rest, lj, coul = list(words), (0, 0, 0), (0, 0, 0)
+    while rest:
+        name, rest = rest[0], rest[1:]
+        if name in ("lj", "coul", "lj/coul") and len(rest) >= 3:
+            values, rest = [session.number(w, "special_bonds") for w in rest[:3]], rest[3:]
+            lj, coul = values if "lj" in name else lj, values if "coul" in name else coul
+        elif name in _FORCE_FIELDS:
+            lj = coul = _FORCE_FIELDS[name]
+        elif name in ("angle", "dihedral", "one/five") and rest:
+            rest = rest[1:]
+        else:
+            known = ", ".join(_FORCE_FIELDS)
+            raise ScriptError(f"special_bonds: unexpected {name!r}; known: {known}, lj|coul|lj/coul and three numbers")
+    session.leaves_out_bonded = not all(map(max, lj, coul))
 
 
 # --------------------------------------------------------------------- the potential
@@ -350,7 +370,7 @@ def _write_dump(session, words):
 
 
 def _thermo(session, words):
-    session.thermo.every = _whole(session, words[0], "thermo")
+    session.thermo.every = words[0] if words[0].startswith("v_") else _whole(session, words[0], "thermo")
 
 
 def _thermo_style(session, words):
@@ -572,7 +592,7 @@ COMMANDS = [
     Command("angle_coeff", "...", _NOTE + " (styles zero)", _accepted),
     Command("dihedral_coeff", "...", _NOTE + " (styles zero)", _accepted),
     Command("improper_coeff", "...", _NOTE + " (styles zero)", _accepted),
-    Command("special_bonds", "...", _NOTE, _accepted),
+    Command("special_bonds", "KEYWORD ...", "accepted; all neighbours count here, bonded or not", _special_bonds),
     Command("neighbor", "SKIN bin|nsq|multi", "by how much lists reach beyond the cutoff", _neighbor),
     Command("neigh_modify", "KEYWORD VALUE ...", "every, delay, check: when lists are rebuilt", _neigh_modify),
     Command("group", "ID STYLE ...", "type, id, molecule, region, subtract, union, intersect, ...", structure.group),
@@ -585,7 +605,7 @@ COMMANDS = [
     Command("fix", "ID GROUP STYLE ...", "integrators, thermostats, barostats, forces, averages", _fix, (2, FIXES)),
     Command("fix_modify", "ID ...", "energy, temp, press, virial", _fix_modify),
     Command("unfix", "ID", "forgets a fix", _unfix),
-    Command("thermo", "N", "steps between lines of output", _thermo),
+    Command("thermo", "N|v_NAME", "steps between lines of output, or a variable that tells the next step", _thermo),
     Command("thermo_style", "one|multi|custom ...", "columns: " + ", ".join(KEYWORDS), _thermo_style),
     Command(
         "thermo_modify", "KEYWORD VALUE ...",
@@ -596,7 +616,10 @@ COMMANDS = [
         "dump", "ID GROUP STYLE N FILE ...",
         "a trajectory; columns of custom: " + ", ".join(COLUMNS), _dump, (2, DUMPS),
     ),
-    Command("dump_modify", "ID KEYWORD ...", "sort, append, format, element, every, unwrap, ...", _dump_modify),
+    Command(
+        "dump_modify", "ID KEYWORD ...",
+        "sort, append, format, element, every N|v_NAME, delay, first, unwrap, ...", _dump_modify,
+    ),
     Command("undump", "ID", "ends a dump", _undump),
     Command("write_dump", "GROUP STYLE FILE ...", "one frame", _write_dump, (1, DUMPS)),
     Command("restart", "N [FILE] [FILE2]", "restart files every N steps", _restart),

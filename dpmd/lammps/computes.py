@@ -9,7 +9,7 @@ import numpy as np
 
 from ..analysis import MeanSquaredDisplacement, radial_distribution
 from ..barostats import COLUMN, ROW
-from ..units import temperature
+from ..units import pressure_tensor, temperature
 from .language import ScriptError
 
 #: from the order xx yy zz yz xz xy to LAMMPS's xx yy zz xy xz yz
@@ -104,14 +104,14 @@ class Pressure(Compute):
         self.virial = not kinds or bool(kinds - {"ke"})
 
     def tensor(self):
-        total = np.zeros((3, 3))
+        kinetic = virial = np.zeros((3, 3))
         if self.virial:
             self.session.need_forces()
-            total = total + self.system.virial
+            virial = self.system.virial
         if self.kinetic:
             source = self.session.compute(self.temperature)
-            total = total + (source.tensor() if isinstance(source, Temperature) else self.system.twice_kinetic_tensor())
-        return total / self.session.volume() * self.system.constants.pressure
+            kinetic = source.tensor() if isinstance(source, Temperature) else self.system.twice_kinetic_tensor()
+        return pressure_tensor(kinetic, virial, self.session.volume(), self.system.constants)
 
     def scalar(self):
         return float(np.trace(self.tensor())) / 3

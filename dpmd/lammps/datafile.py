@@ -40,7 +40,7 @@ class DataFile:
 
     low : (3,) Å, corner; cell : (3, 3) Å, lower triangular; triclinic : whether the file says so;
     rotation : (3, 3) that brought a general cell to that form (row vectors, from the right).
-    masses : {type: u}; labels : {type: name from a label or comment}.
+    masses : {type: u}; labels : {type: name from a label or comment}; bonded : whether there are bonds.
     """
 
     title: str = ""
@@ -58,6 +58,7 @@ class DataFile:
     velocities: np.ndarray = None
     masses: dict = field(default_factory=dict)
     labels: dict = field(default_factory=dict)
+    bonded: bool = False
 
 
 def _split_sections(lines):
@@ -190,6 +191,7 @@ def read_data(path, style="atomic"):
             raise ScriptError(f"{path}:{number}: expected a type and its label")
         data.labels[words[0]] = words[1]
     by_label = {label: key for key, label in data.labels.items()} if "Atom Type Labels" in sections else {}
+    data.bonded = bool(sections.get("Bonds", ("", []))[1])
     hint, rows = sections.get("Atoms", ("", []))
     if len(rows) < n_atoms:
         raise ScriptError(f"{path}: {n_atoms} atoms announced, {len(rows)} rows in the section Atoms")

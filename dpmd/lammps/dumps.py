@@ -82,7 +82,8 @@ class Dump(Hook):
     """What all dumps share: when they are due, which atoms, which file.
 
     On several ranks each looks at its own atoms; root puts all of them into the file.
-    every : steps; path : with ``*`` for one file per frame, ``.gz`` compressed.
+    every : steps, or a variable ``v_NAME`` that tells the next one; path : with ``*`` for one file per frame,
+    ``.gz`` compressed.
     """
 
     several_ranks = True
@@ -94,7 +95,8 @@ class Dump(Hook):
         self.sort, self.scaled, self.pad, self.elements = None, True, 0, None
         self.precision, self.formats, self.float_format, self.int_format = 1000.0, {}, "%g", "%d"
         self.line_format, self.labels, self.file = None, {}, None
-        self.last_written = None
+        self.last_written = self.next = None
+        self.delay = 0
         if "%" in path:
             raise ScriptError("file names with % (one file per process) are not supported; leave it out")
         if path.endswith(".bin"):
@@ -125,9 +127,16 @@ class Dump(Hook):
                 raise ScriptError("dump_modify sort takes id, off, or the number of a column")
             self.sort = words[0] if words[0] in ("id", "off") else int(words[0])
         elif name == "every":
-            if not words or not words[0].isdigit() or int(words[0]) < 1:
-                raise ScriptError("dump_modify every takes a number of steps")
-            self.every = int(words[0])
+            if words and words[0].startswith("v_"):
+                self.every, self.next = words[0], None
+            elif words and words[0].isdigit() and int(words[0]) > 0:
+                self.every = int(words[0])
+            else:
+                raise ScriptError("dump_modify every takes a number of steps, or a variable v_NAME that tells the next")
+        elif name == "delay":
+            if not words or not words[0].isdigit():
+                raise ScriptError("dump_modify delay takes the first step")
+            self.delay = int(words[0])
         elif name == "pad":
             self.pad = int(words[0]) if words and words[0].isdigit() else 0
         elif name == "precision":
@@ -150,8 +159,8 @@ class Dump(Hook):
             return self._set_format(words)
         else:
             raise ScriptError(
-                f"dump_modify {name!r} is not supported; known: append, colname, element, every, first, flush, format, "
-                "image, pad, pbc, precision, scale, sort, time, units, unwrap"
+                f"dump_modify {name!r} is not supported; known: append, colname, delay, element, every, first, flush, "
+                "format, image, pad, pbc, precision, scale, sort, time, units, unwrap"
             )
         return 1
 
@@ -179,11 +188,19 @@ class Dump(Hook):
     # ------------------------------------------------------------------ frames
 
     def due(self, step, first=False):
-        return (step % self.every == 0 or (first and self.first)) and step != self.last_written
+        if step < self.delay or step == self.last_written:
+            return False
+        if isinstance(self.every, str):
+            if self.next is None or self.next < step:
+                self.next = self.session.next_step(self.every)
+            return step == self.next or (first and self.first)
+        return step % self.every == 0 or (first and self.first)
 
     def __call__(self, simulation):
         self.write()
         self.last_written = self.session.system.step
+        if isinstance(self.every, str):
+            self.next = self.session.next_step(self.every)
 
     def path(self):
         """The file for the present step."""
@@ -382,7 +399,8 @@ class DcdDump(_BinaryDump):
     def put(self, ids, x):
         session = self.session
         if self.file is None:
-            self.file = DcdFile(self.pattern, len(x), session.system.step, self.every, session.timestep, self.there())
+            every = 1 if isinstance(self.every, str) else self.every
+            self.file = DcdFile(self.pattern, len(x), session.system.step, every, session.timestep, self.there())
         self.file.write(x, session.system.cell, session.system.step)
 
 
@@ -406,3 +424,5 @@ DUMPS = {
     "dcd": ("", "positions, binary, single precision", DcdDump),
     "xtc": ("", "positions, binary, GROMACS", XtcDump),
 }
+#: the same by the names of LAMMPS's compressed styles: a file whose name ends in .gz is compressed in any style
+DUMPS |= {f"{style}/gz": DUMPS[style] for style in ("custom", "atom", "xyz")}

@@ -6,8 +6,11 @@ outputs, a :class:`~dpmd.simulation.Hook`.  Times, pressures and forces come in 
 
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+
+from dpmd.models.files import write_text
 
 from .. import fixes
 from ..barostats import COMPONENTS, BerendsenBarostat, Coupling, NoseHooverBarostat
@@ -559,11 +562,14 @@ class AverageTime(OutputFix):
                 titles[int(name[-1])] = given[0]
             else:
                 raise ScriptError("fix ave/time off is not supported")
+        #: text of the file before the means, where each takes the place of the last
+        self.head = None
         if self.file is not None:
             self._write_titles(titles)
+            if self.overwrite:
+                self.file.close()
+                self.head = Path(self.path).read_text(encoding="utf-8")
         self.total, self.count, self.history = 0.0, 0, []
-        if not self.vectors:  # until the first average
-            self.scalar, self.vector = 0.0, np.zeros(len(self.names))
         #: step of the next value
         self.next = None
         self._set_zero()
@@ -630,10 +636,13 @@ class AverageTime(OutputFix):
         rows = [
             " ".join(c_format(self.format, v) for v in np.atleast_1d(r)) for r in (mean if self.vectors else [mean])
         ]
+        text = f"{step} {rows[0]}\n"
         if self.vectors:
-            self.file.write(f"{step} {len(rows)}\n" + "".join(f"{k} {r}\n" for k, r in enumerate(rows, 1)))
-        else:
-            self.file.write(f"{step} {rows[0]}\n")
+            text = f"{step} {len(rows)}\n" + "".join(f"{k} {r}\n" for k, r in enumerate(rows, 1))
+        if self.overwrite:
+            write_text(self.path, self.head + text)
+            return
+        self.file.write(text)
         self.file.flush()
 
     def close(self):

@@ -62,7 +62,8 @@ MULTI = ("etotal", "ke", "temp", "pe", "ebond", "eangle", "edihed", "eimp", "evd
 class ThermoStyle:
     """What ``thermo``, ``thermo_style`` and ``thermo_modify`` set.
 
-    every : steps between lines; columns : names.  A new one stands for the defaults of thermo_modify.
+    every : steps between lines, or a variable ``v_NAME`` that tells the next step; columns : names.
+    A new one stands for the defaults of thermo_modify.
     """
 
     def __init__(self, every=0, style="one", columns=ONE):
@@ -183,7 +184,8 @@ class ThermoTable(Hook):
         columns = [session.column(name) for name in self._names()]
         titles = session.thermo.titles
         self.columns = [(titles.get(k, title), *rest) for k, (title, *rest) in enumerate(columns, 1)]
-        self.printed = None
+        #: step of the last line, and of the next one where a variable tells it
+        self.printed = self.next = None
 
     def _names(self):
         thermo = self.session.thermo
@@ -193,6 +195,8 @@ class ThermoTable(Hook):
         return names
 
     def due(self, step, first=False):
+        if isinstance(self.every, str):
+            return first or step in (self.last, self.next)
         return first or step == self.last or (self.every and step % self.every == 0)
 
     def start(self, simulation):
@@ -216,6 +220,8 @@ class ThermoTable(Hook):
         thermo = self.session.thermo
         values = [get(self.session) for _, _, get in self.columns]
         self.printed = simulation.system.step
+        if isinstance(self.every, str) and self.printed != self.last:
+            self.next = self.session.next_step(self.every)
         multi = thermo.style == "multi"
         cells = []
         for k, (value, (title, whole, _)) in enumerate(zip(values, self.columns, strict=True), 1):

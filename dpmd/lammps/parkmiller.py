@@ -68,8 +68,12 @@ def seed_from_position(seed, position):
     return (value & 0x7FFFFFF) or 1
 
 
-def velocity_noise(seed, ids, positions, loop="all", gaussian=False):
-    """(n, 3) numbers around zero for atoms ``ids``: one stream in id order, or one per position."""
+def velocity_noise(seed, ids, positions, loop="all", gaussian=False, mask=None):
+    """(n, 3) numbers around zero for atoms ``ids``.
+
+    loop : all: one stream in id order; geom: one per position; local: one stream in the atoms' present order, of
+    those in ``mask`` (n,) only.
+    """
     if loop == "geom":
         rows = []
         for position in positions:
@@ -77,7 +81,15 @@ def velocity_noise(seed, ids, positions, loop="all", gaussian=False):
             stream.uniform(5)
             rows.append(stream.normal(3) if gaussian else stream.uniform(3) - 0.5)
         return np.array(rows).reshape(-1, 3)
-    n = int(ids.max(initial=0)) if loop == "all" else len(ids)
     stream = ParkMiller(seed)
+    if loop == "all":
+        n = int(ids.max(initial=0))
+    else:
+        n = int(mask.sum())
+        stream.uniform(100)
     numbers = (stream.normal(3 * n) if gaussian else stream.uniform(3 * n) - 0.5).reshape(n, 3)
-    return numbers[ids - 1] if loop == "all" else numbers[np.argsort(np.argsort(ids))]
+    if loop == "all":
+        return numbers[ids - 1]
+    noise = np.zeros((len(ids), 3))
+    noise[mask] = numbers
+    return noise

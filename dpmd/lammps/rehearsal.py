@@ -19,6 +19,7 @@ import numpy as np
 from dpmd.models import ModelError, load
 
 from .. import preflight
+from ..ensembles import Fix
 from ..errors import InputError, RunError
 from . import structure
 from .commands import BY_NAME, one_frame
@@ -137,7 +138,7 @@ class _RehearsedSession(Session):
     @staticmethod
     def _check_reference(name, indices, source):
         kind = ("scalar", "vector", "array")[min(len(indices), 2)]
-        if isinstance(source, Compute) and not hasattr(source, kind):
+        if isinstance(source, Compute | Fix) and not hasattr(source, kind):
             raise ScriptError(f"{name} has no {kind}")
         known = isinstance(source, Compute) or (isinstance(source, AverageTime) and not source.vectors)
         if known and kind == "vector" and not 1 <= indices[0] <= source.width:
@@ -182,7 +183,8 @@ class _RehearsedSession(Session):
         model = self.models[self.pair.models[0]]
         potential = SimpleNamespace(model=model, type_map=model.type_map)
         self._model_types(potential)
-        self._check_parameters(potential)
+        for path in self.pair.models:
+            self._check_parameters(SimpleNamespace(model=self.models[path]))
         if not self.moved:
             self._check_cell(potential)
             if self.unexamined and len(self.system) > _LARGE:
@@ -266,6 +268,11 @@ class _RehearsedSession(Session):
         """What thermo output, fixes and dumps look at, and whether their folders exist."""
         self._attempt(("thermo_modify", ""), lambda: self.compute(self.thermo.temperature))
         self._attempt(("thermo_modify", ""), lambda: self.compute(self.thermo.pressure))
+        for what, every in (
+            (("thermo", ""), self.thermo.every), *((("dump", name), dump.every) for name, dump in self.dumps.items())
+        ):  # fmt: skip
+            if isinstance(every, str):
+                self._attempt(what, lambda every=every: self.variables.number(every[2:]))
         for name in self.thermo.columns:
             if name not in KEYWORDS:
                 self._attempt(("thermo_style", ""), lambda name=name: self.number_of(name))

@@ -1,6 +1,7 @@
 """Restart files of scripts: dpmd's checkpoints with what a script needs besides."""
 
 import json
+import os
 
 import numpy as np
 
@@ -78,6 +79,8 @@ def _read(path):
         if not found:
             raise ScriptError(f"read_restart: no file fits {path}")
         path = max(found)[1]
+    if not os.path.isfile(path):
+        raise ScriptError(f"read_restart: there is no file {path}")
     try:
         return checkpoint.read(path)
     except InputError as error:

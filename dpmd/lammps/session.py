@@ -138,7 +138,7 @@ class Session:
         self.log, self.processes = log, processes or OneProcess()
         self.ranks = self.processes
         self.variables = Variables(self)
-        self.deadline, self.loop_begin, self.wall_begin = None, time.perf_counter(), time.perf_counter()
+        self.deadline, self.loop_begin = None, time.perf_counter()
         self.restored = {}
         self.reset()
 
@@ -147,9 +147,9 @@ class Session:
         self.close_files()
         if getattr(self, "schedule", None) is not None:
             self.schedule.free()
-        self.units, self.dimension = UNITS["metal"], 3
+        self.units = UNITS["metal"]
         self.faces = [("p", "p")] * 3
-        self.atom_style, self.tilt_large = "atomic", False
+        self.atom_style = "atomic"
         self.system, self.triclinic, self.n_types = None, False, 0
         self.masses, self.labels = [], {}
         self.type_of = self.charge_of = self.molecule_of = np.zeros(0)
@@ -168,9 +168,12 @@ class Session:
         self.begin_step = None
         #: whether warnings about the atoms are to be looked for, and the kinds of them that were given
         self.unexamined, self.told = True, set()
-        self.restart_rules, self.current_id, self.warned = [], "", set()
+        self.restart_rules, self.current_id = [], ""
+        self.safety = None
         self.time_offset = (0.0, 0)
         self.minimizer = {"style": "cg", "dmax": 0.1, "norm": "two"}
+        #: whether the data file has bonds, and whether LAMMPS would leave bonded pairs out (special_bonds)
+        self.bonded, self.leaves_out_bonded = False, True
         self.restored = {}
         for name, style, words in (
             ("thermo_temp", "temp", []), ("thermo_press", "pressure", ["thermo_temp"]), ("thermo_pe", "pe", []),
@@ -241,6 +244,13 @@ class Session:
         step = 0 if self.system is None else self.system.step
         begin = self.begin_step if self.begin_step is not None else step
         return Moment(step, begin, self.end_step, (step - begin) * self.timestep)
+
+    def next_step(self, name):
+        """The step that the variable ``v_NAME`` names for an output, which must be to come."""
+        value, step = self.variables.number(name[2:]), self.system.step
+        if value != math.floor(value) or value <= step:
+            raise ScriptError(f"{name}, which tells the next step of output, is {value:g} at step {step}")
+        return int(value)
 
     def seconds(self):
         """Since the loop began; root's clock counts, so that ranks decide alike.  Collective."""
@@ -337,7 +347,7 @@ class Session:
 
     def expand_star(self, name):
         """``c_id[*]`` as its elements; other names as they are."""
-        if "[*" not in name and "*]" not in name:
+        if name[:2] not in ("c_", "f_") or "*" not in name:
             return [name]
         base, _, inside = name.partition("[")
         source = self.compute(base[2:]) if base[0] == "c" else self.fix(base[2:])
@@ -606,7 +616,8 @@ class Session:
         system.type_names, system.constants = tuple(first.type_map), self.units.constants
         system._set_inverse_masses()
         self.committee = Committee(first, potentials[1:])
-        self._check_parameters(first)
+        for potential in potentials:
+            self._check_parameters(potential)
         self._describe(first)
         self._check_cell(first)
         if self.unexamined:
@@ -644,12 +655,17 @@ class Session:
         self.log(
             f"Model {model.source.path}: {model.descriptor.kind}, cutoff {model.descriptor.rcut:g} A, types "
             f"{' '.join(model.type_map)}; {potential.loaded.description}; {potential.precision} on {potential.device}, "
-            f"{potential.operators.threads} threads"
+            f"{potential.operators.threads} thread{'s' * (potential.operators.threads > 1)}"
         )
         for t, (number, mass) in enumerate(zip(self._model_types(potential), self.masses, strict=True), 1):
             name = model.type_map[number] if number >= 0 else "ignored"
             count = int((self.type_of == t).sum())
             self.log(f"  type {t} -> {name}, mass {mass}, {count} atoms")
+        if self.bonded and self.leaves_out_bonded:
+            self.log(
+                "Note: the data file has bonds. A Deep Potential counts all neighbours here, bonded or not; LAMMPS "
+                "leaves bonded ones out of its lists, and so gets other energies, unless 'special_bonds lj/coul 1 1 1'"
+            )
         for warning in (*model.source.warnings, *preflight.type_table(self.system)[1]):
             self.log.warning(warning)
 
@@ -677,7 +693,8 @@ class Session:
                 (given is None and wanted and default is None) or len(given or []) not in (0, wanted)
             ):
                 raise ScriptError(
-                    f"pair_style deepmd: the model takes {wanted} numbers as {name}, {len(given or [])} given"
+                    f"pair_style deepmd: {potential.model.source.path} takes {wanted} numbers as {name}, "
+                    f"{len(given or [])} given"
                 )
 
     def model_parameters(self):
@@ -841,10 +858,15 @@ class Session:
         parameters = [Parameters(self)] if self.pair.frame_compute or self.pair.atomic_compute else []
         if parameters:
             simulation.parameters = self._first_parameters()
+        if self.safety is None:  # one for all runs: it warns once
+            self.safety = Safety(
+                self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error",
+                warn=self.log.warning,
+            )  # fmt: skip
         simulation.hooks = [
             Stop(self, 1),
             FirstLook(self),
-            Safety(self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error"),
+            self.safety,
             *parameters,
             *self._deviation_hook(),
             *outputs,

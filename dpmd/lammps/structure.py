@@ -11,6 +11,7 @@ from ..ensembles import Group
 from ..fixes import remove_momentum, remove_rotation
 from ..system import System
 from ..units import temperature
+from .computes import Displacement, Temperature
 from .datafile import STYLES, announced_atoms, read_data
 from .language import ScriptError
 from .parkmiller import ParkMiller, velocity_noise
@@ -41,10 +42,11 @@ def _options(words, table, what):
 
 
 def _before_others(session, command):
-    """Refuse to change the number of atoms once something refers to them."""
-    later = [*session.fixes, *session.dumps, *(c for c in session.computes if not c.startswith("thermo_"))]
+    """Refuse to change the number of atoms once something keeps values of each."""
+    keep = [name for name, compute in session.computes.items() if isinstance(compute, Displacement)]
+    later = [*session.fixes, *session.dumps, *keep]
     if later:
-        raise ScriptError(f"{command} must come before fixes, computes and dumps (here: {', '.join(later)})")
+        raise ScriptError(f"{command} must come before fixes, dumps and compute msd (here: {', '.join(later)})")
 
 
 def _install(
@@ -74,12 +76,14 @@ def _install(
         cell=np.array(cell, float), periodic=np.array([a == "p" for a, _ in session.faces]), type_names=(),
         origin=np.array(low, float), constants=session.units.constants, step=step,
     )  # fmt: skip
-    for name, group in list(session.groups.items()):
+    for group in session.groups.values():
         if group is not None:
             flags = np.zeros(size, bool)
             if origins is not None:
                 flags[ids] = group.chosen[origins]
-            session.groups[name] = Group(flags, name)
+            group.chosen = flags  # in place: computes hold it, too
+    if all(m is not None for m in session.masses):
+        session.update_masses()
     session.changed()
 
 
@@ -124,6 +128,7 @@ def read_data_command(session, words):
         data.molecules,
     )  # fmt: skip
     _check_faces(session)
+    session.bonded = data.bonded
     session.log(f"  {len(data.ids)} atoms")
 
 
@@ -730,11 +735,13 @@ def velocity(session, words):
     )  # fmt: skip
     mask = slice(None) if named is None else named.mask(system)
     n = system.n_atoms if named is None else named.n_atoms(system)
-    out, add = session.units.velocity, options.get("sum", ["no"])[0] == "yes"
+    add = options.get("sum", ["no"])[0] == "yes"
+    unit = session.lattice_spacing() if options.get("units", ["lattice"])[0] == "lattice" else np.ones(3)
+    speed = unit / session.units.velocity  # Å/ps of a velocity of 1 along each axis
     if style == "create":
         _create_velocities(session, system, named, mask, n, rest, options)
     elif style == "scale":
-        _scale_to(session, system, mask, n, session.number(rest[0], "velocity scale"))
+        _scale_to(session, system, mask, n, session.number(rest[0], "velocity scale"), options)
     elif style == "zero":
         if rest[0] not in ("linear", "angular"):
             raise ScriptError("velocity zero takes linear or angular")
@@ -742,14 +749,13 @@ def velocity(session, words):
     elif style == "set":
         for axis, word in enumerate(rest[:3]):
             if word != "NULL":
-                value = session.number(word, "velocity set") / out
+                value = session.number(word, "velocity set") * speed[axis]
                 system.velocities[mask, axis] = value + (system.velocities[mask, axis] if add else 0.0)
     else:
         axis, along = "xyz".find(rest[0][-1]), "xyz".find(rest[3])
         if axis < 0 or along < 0 or rest[0][:1] != "v":
             raise ScriptError("velocity ramp takes vx|vy|vz VLO VHI x|y|z CLO CHI")
-        unit = session.lattice_spacing() if options.get("units", ["box"])[0] == "lattice" else np.ones(3)
-        a, b = (session.number(w, "velocity ramp") / out for w in rest[1:3])
+        a, b = (session.number(w, "velocity ramp") * speed[axis] for w in rest[1:3])
         c, d = (session.number(w, "velocity ramp") * unit[along] for w in rest[4:6])
         if c == d:
             raise ScriptError("velocity ramp: CLO and CHI are the same")
@@ -759,9 +765,15 @@ def velocity(session, words):
     session.changed()
 
 
-def _scale_to(session, system, mask, n, kelvin, keep_zero=False):
-    kinetic = 0.5 * float(np.trace(system.twice_kinetic_tensor(None if isinstance(mask, slice) else mask)))
-    current = temperature(kinetic, 3 * n - 3, session.units.constants)
+def _scale_to(session, system, mask, n, kelvin, options, keep_zero=False):
+    if "temp" in options:
+        source = session.compute(options["temp"][0])
+        if not isinstance(source, Temperature):
+            raise ScriptError(f"velocity: compute {options['temp'][0]} is not of style temp")
+        current = source.scalar()
+    else:
+        kinetic = 0.5 * float(np.trace(system.twice_kinetic_tensor(None if isinstance(mask, slice) else mask)))
+        current = temperature(kinetic, 3 * n - 3, session.units.constants)
     if kelvin < 0:
         raise ScriptError("a temperature must not be negative")
     if current > 0:
@@ -781,12 +793,14 @@ def _create_velocities(session, system, named, mask, n, rest, options):
         return
     before = system.velocities[mask].copy()
     x = system.positions + system.origin
-    noise = velocity_noise(seed, system.ids, x, loop, kind == "gaussian")
+    chosen = np.zeros(len(system), bool)
+    chosen[mask] = True
+    noise = velocity_noise(seed, system.ids, x, loop, kind == "gaussian", chosen)
     system.velocities[mask] = (noise / np.sqrt(system.masses)[:, None])[mask]
     if options.get("mom", ["yes"])[0] == "yes":
         remove_momentum(system, mask)
     if options.get("rot", ["no"])[0] == "yes":
         remove_rotation(system, mask)
-    _scale_to(session, system, mask, n, kelvin, keep_zero=True)
+    _scale_to(session, system, mask, n, kelvin, options, keep_zero=True)
     if options.get("sum", ["no"])[0] == "yes":
         system.velocities[mask] += before

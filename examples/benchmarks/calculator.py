@@ -111,6 +111,8 @@ def main():
     options = parser.parse_args()
     if options.as_peer:
         return peer(options.peer_model, options.structure, options.steps)
+    if bool(options.peer) != bool(options.peer_model):
+        parser.error("--peer and --peer-model belong together: the peer's python, and its compressed model")
 
     import numpy as np
 

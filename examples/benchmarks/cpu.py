@@ -9,8 +9,8 @@ environment of its own, ``pip install "deepmd-kit[cpu,lmp]"``; DIR holds water.p
 compressed with ``dp compress`` (other names: ``--peer-pattern``).
 
 The counted limit: floating-point operations of the step over the rate of dpmd's own matrix product
-on one core, measured in the same run.  ``cpu.json`` is a list of md-run summaries, which
-``dp-perf fit`` reads.
+on one core, measured in the same run.  It takes two to three minutes; ``cpu.json`` is a list of md-run
+summaries, which ``dp-perf fit`` reads.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def counted_flops(model, precision, counts):
         for b, embedding in enumerate(d.embeddings[a]):
             basis = embedding.basis("double" if precision == "double" else "mixed")
             rank = basis.rank if basis else d.n_embedding
-            folded = folded and basis is not None and not np.isfinite(basis.split)
+            folded = folded and basis is not None and basis.everywhere
             features += rank
             flops += counts[a, b] * rank * 2 * (9 + 19)  # forwards and backwards through table rows
         n = features if folded else d.n_embedding
@@ -163,6 +164,22 @@ def neighbor_counts(name, model):
     return counts | {"share": share / len(atoms)}
 
 
+def check_peer(parser, options):
+    """Refuse what would fail once everything else is measured; models become absolute paths."""
+    if bool(options.lmp) != bool(options.peer_models):
+        parser.error("--lmp and --peer-models belong together: the peer's executable, and its compressed models")
+    if not options.lmp:
+        return {}
+    if not os.access(options.lmp, os.X_OK):
+        parser.error(f"--lmp {options.lmp}: no program is there")
+    options.lmp = os.path.abspath(options.lmp)
+    models = {n: (options.peer_models / options.peer_pattern.format(name=n)).resolve() for n in options.systems}
+    for model in models.values():
+        if not model.exists():
+            parser.error(f"--peer-models: {model} does not exist; 'dp compress' makes it (--peer-pattern: its name)")
+    return models
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
@@ -174,26 +191,43 @@ def main():
     parser.add_argument("--peer-models", type=Path, help="folder of its compressed models")
     parser.add_argument("--peer-pattern", default="{name}.pb")
     parser.add_argument("--peer-steps", type=int, default=10)
-    parser.add_argument("--folder", type=Path, default=Path("bench"), help="working folder")
+    parser.add_argument("--folder", type=Path, help="keep the runs in this folder (default: they are removed)")
     parser.add_argument("--json", type=Path, default=Path("cpu.json"))
     options = parser.parse_args()
-    options.folder.mkdir(exist_ok=True)
+    models = check_peer(parser, options)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(exist_ok=True)
+        times, summaries = measure(folder, options, models)
+    report(options, times, summaries)
+    options.json.write_text(json.dumps(list(summaries.values()), indent=1) + "\n")
+
+
+def measure(folder, options, models):
+    """Seconds per step of all runs ``{(system, precision or "peer", threads): [...]}``, and the fastest summaries."""
     settings = [(s, p, t) for s in options.systems for t in options.threads for p in options.precisions]
     times, summaries = {}, {}
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
         for name, precision, threads in settings:
-            summary = run_dpmd(options.folder, name, precision, threads, options.steps)
+            summary = run_dpmd(folder, name, precision, threads, options.steps)
             summary["system"] = name
             times.setdefault((name, precision, threads), []).append(summary["seconds_per_step"])
             best = summaries.setdefault((name, precision, threads), summary)
             if summary["seconds_per_step"] < best["seconds_per_step"]:
                 summaries[name, precision, threads] = summary
-        for name in options.systems if options.lmp else ():
-            model = (options.peer_models / options.peer_pattern.format(name=name)).resolve()
+            told = f"{name}, {precision}, {threads} thread(s): {1e3 * summary['seconds_per_step']:.1f} ms/step"
+            print(f"round {number + 1} of {options.rounds}: {told}", file=sys.stderr, flush=True)
+        for name, model in models.items():
             for ranks in options.threads:
-                seconds = run_lammps(options.folder, options.lmp, name, model, ranks, options.peer_steps)
+                seconds = run_lammps(folder, options.lmp, name, model, ranks, options.peer_steps)
                 times.setdefault((name, "peer", ranks), []).append(seconds)
+                told = f"{name}, DeePMD-kit, {ranks} rank(s): {1e3 * seconds:.1f} ms/step"
+                print(f"round {number + 1} of {options.rounds}: {told}", file=sys.stderr, flush=True)
+    return times, summaries
 
+
+def report(options, times, summaries):
+    """Print medians beside the counted limit and the peer."""
     rates = {"double": matrix_rate(np.float64), "mixed": matrix_rate(np.float32)}
     print(f"matrix products on one core: {rates['double'] / 1e9:.0f} GFLOP/s double, {rates['mixed'] / 1e9:.0f} single")
     print("us per atom and step; medians, with the fastest run behind the slash; phases of the fastest run\n")
@@ -216,7 +250,6 @@ def main():
                     text += f", {statistics.median(peer) / statistics.median(own):.1f} x the peer's speed"
                 print(text)
                 print("     ", ", ".join(f"{k} {us(v, n)}" for k, v in summary["phases"].items()))
-    options.json.write_text(json.dumps(list(summaries.values()), indent=1) + "\n")
 
 
 def us(seconds, n):

@@ -48,7 +48,7 @@ from dpmd.barostats import Coupling, NoseHooverBarostat
 from dpmd.device_system import DeviceSystem
 from dpmd.ensembles import NoseHooverChain, Ramp, VelocityVerlet, draw_velocities
 from dpmd.kernels.cpu import CpuOperators
-from dpmd.kernels.cuda import CudaDevice, CudaOperators
+from dpmd.kernels.cuda import CudaDevice, CudaOperators, available
 from dpmd.kernels.cuda import count as count_gpus
 from dpmd.kernels.cuda.device import HALF, PLAIN, SPLIT
 from dpmd.models.lowrank import without_low_rank
@@ -426,6 +426,9 @@ def main():
     parser.add_argument("--batch", type=int, default=0, metavar="N", help="also N small structures")
     parser.add_argument("--output", type=Path, default=Path("gpu.json"))
     options = parser.parse_args()
+    reason = available()
+    if reason:
+        raise SystemExit(f"this measures a GPU, and there is none to use: {reason}")
     processes, exchange, here = OneProcess(), None, options.device
     if options.gpus > 1:
         if not any(variable in os.environ for variable in LAUNCHERS):

@@ -24,7 +24,7 @@ def main(name="copper"):
     for key, color in (("potential_eV", "tab:blue"), ("kinetic_eV", "tab:red"), ("total_eV", "black")):
         axes[0].plot(column["time_ps"], change[key], color=color, label=key.split("_")[0])
     axes[0].set(xlabel="time / ps", ylabel="meV/atom", title="Kinetic becomes potential energy")
-    axes[0].legend(frameon=False, loc="center right")
+    figure.legend(frameon=False, loc="outside lower center", ncols=3)  # within the axes curves cross it
     axes[1].plot(column["time_ps"], change["total_eV"], color="black")
     axes[1].set(xlabel="time / ps", ylabel="meV/atom", title="Total energy, magnified")
     figure.savefig(f"{name}.png", dpi=150)

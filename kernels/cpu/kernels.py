@@ -52,7 +52,7 @@ from .embedding import (
     descriptor_gradient,
     gradient,
 )
-from .matrix import TILE_ROWS, multiply
+from .matrix import TILE_ROWS, Frame, multiply
 from .networks import energy_and_gradient, value_and_slope
 from .packing import (
     AXIS,
@@ -167,8 +167,8 @@ class Scratch(NamedTuple):
     runs : (block, 2 T + 1) first pair of each centre's neighbours of each type, far and near;
     near, far : (block, 4, stride) sums T over full rows and over basis functions;
     to_near, to_far : their gradients; D : (block, stride) inputs of the fitting network, replaced
-    by the gradient; work : of the fitting network; rounded : a layer's inputs in
-    bfloat16; energies : (block,).
+    by the gradient; work : of the fitting network; frame, products, along, rounded : see
+    ``matrix.Frame``; energies : (block,).
     """
 
     pairs: np.ndarray
@@ -182,6 +182,9 @@ class Scratch(NamedTuple):
     to_far: np.ndarray
     D: np.ndarray
     work: np.ndarray
+    frame: np.ndarray
+    products: np.ndarray
+    along: np.ndarray
     rounded: np.ndarray
     energies: np.ndarray
 
@@ -561,6 +564,7 @@ def evaluate_share(share, stage, model, exact, half, load, positions, scratch, r
     work, exact_rows = scratch.work[share], model.tables
     if exact is not None:
         exact_rows = exact.rows[share]
+    frame = Frame(scratch.frame[share], scratch.products[share], scratch.along[share], scratch.rounded[share])
     timers, pages = results.timers[share], load.pages[share]
     most = runs.shape[0]  # rows of a block
     near_stride, far_stride, stride_D = near.size // (4 * most), far.size // (4 * most), D.size // most
@@ -603,13 +607,16 @@ def evaluate_share(share, stage, model, exact, half, load, positions, scratch, r
         for q in range(n):
             descriptor(features, 4 * q * stride, stride, n_features, axis, D, q * stride_D)
             n_descriptor = axis * n_features - axis * (axis - 1) // 2
+            end = q * stride_D + n_descriptor
             for k in range(load.extra.shape[1]):
-                D[q * stride_D + n_descriptor + k] = load.extra[atoms[q], k]
+                D[end + k] = load.extra[atoms[q], k]
+            end += load.extra.shape[1]
+            D[end : (q + 1) * stride_D] = 0
         t3 = read_clock(clock, clock_id)
         energy_and_gradient(
-            model.fit_numbers, half, scratch.rounded[share], model.fit_layers, model.fit_parameters,
-            model.fit_first[centre[FITTING_NETWORK]], model.fit_first[centre[FITTING_NETWORK] + 1], D, stride_D, rows,
-            work, energies,
+            model.fit_numbers, half, frame, model.fit_layers, model.fit_parameters,
+            model.fit_first[centre[FITTING_NETWORK]], model.fit_first[centre[FITTING_NETWORK] + 1], D, stride_D, n,
+            rows, work, energies,
         )  # fmt: skip
         t4 = read_clock(clock, clock_id)
         for q in range(n):

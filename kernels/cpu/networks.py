@@ -81,16 +81,20 @@ def _add_skip(kind, n_in, x, stride_x, y, stride_y, rows):
 
 
 @njit(**OPTIONS)
-def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, slope, rows):
+def _layer_forward(numbers, half, frame, layer, parameters, x, stride_x, y, slope, n, rows, directions):
     """y = skip(x) + timestep * activation(x W + b); slope = timestep * activation'.
 
-    half : weights in bfloat16, or None (it is compiled for either); rounded : scratch for the inputs.
+    half : weights in bfloat16, or None (it is compiled for either); frame, directions : see
+    :func:`dpmd.kernels.cpu.matrix.multiply_half`; n : how many rows count.
     """
     width, step = layer[WIDTH_OUT], layer[STEP]
     in_half = layer[HALF_FORWARD] >= 0
     if half is not None:  # noqa: SIM102 (numba leaves code out by this condition alone)
         if in_half:
-            multiply_half(x, stride_x, rounded, half[layer[HALF_FORWARD] :], layer[N_IN], width, y, width, rows, step)
+            multiply_half(
+                x, stride_x, n, directions, frame, numbers[layer[FORWARD] :], half[layer[HALF_FORWARD] :], layer[N_IN],
+                width, y, width, rows, step,
+            )  # fmt: skip
     if not in_half:
         multiply(x, stride_x, numbers[layer[FORWARD] :], layer[N_IN], width, y, width, rows, step)
     _add_to_rows(y, width, numbers[layer[BIAS] :], rows)
@@ -103,13 +107,15 @@ def _layer_forward(numbers, half, rounded, layer, parameters, x, stride_x, y, sl
 
 @njit(**OPTIONS)
 def energy_and_gradient(
-    numbers, half, rounded, layers, parameters, first, last, x, stride_x, rows, work, energies
+    numbers, half, frame, layers, parameters, first, last, x, stride_x, n, rows, work, energies
 ):
     """Scalar outputs of layers ``first .. last - 1`` and, in place of ``x``, their gradient.
 
-    x : flat, rows of ``stride_x``; rows : a multiple of TILE_ROWS; energies : (rows,), filled.
+    x : flat, rows of ``stride_x``, of which ``n`` count; rows : a multiple of TILE_ROWS; energies : (rows,), filled.
     work : flat scratch for values and slopes of every layer and two gradients
-    (:func:`fitting_scratch` gives its size); half, rounded : see :func:`_layer_forward`.
+    (:func:`fitting_scratch` gives its size); half, frame : see :func:`_layer_forward`.
+    In half the first layer's products, both ways, are expanded about directions too: they are what energies and
+    forces of unlike atoms in a block (at surfaces, of different structures) suffer from.
     Cost per row: 4 sum(n_in n_out) flops.
     """
     values, stride = x, stride_x
@@ -119,8 +125,9 @@ def energy_and_gradient(
         widest = max(widest, width)
         y, slope = work[position : position + rows * width], work[position + rows * width : position + 2 * rows * width]
         _layer_forward(
-            numbers, half, rounded, layers[layer], parameters[layer], values, stride, y, slope, rows
-        )
+            numbers, half, frame, layers[layer], parameters[layer], values, stride, y, slope, n, rows,
+            layer == first,
+        )  # fmt: skip
         values, stride = y, width
         position += 2 * rows * width
     for i in range(rows):
@@ -138,13 +145,15 @@ def energy_and_gradient(
         slope = work[position + rows * width : position + 2 * rows * width]
         _multiply_by(slope, gradient, rows * width)
         through, stride = (x, stride_x) if layer == first else (work[back : back + rows * width_in], width_in)
-        in_half = layers[layer, HALF_BACKWARD] >= 0
+        weights, in_half = numbers[layers[layer, BACKWARD] :], layers[layer, HALF_BACKWARD] >= 0
         if half is not None:  # noqa: SIM102
             if in_half:
-                weights = half[layers[layer, HALF_BACKWARD] :]
-                multiply_half(slope, width, rounded, weights, n_out, width_in, through, stride, rows, step)
+                multiply_half(
+                    slope, width, n, layer == first, frame, weights, half[layers[layer, HALF_BACKWARD] :], n_out,
+                    width_in, through, stride, rows, step,
+                )  # fmt: skip
         if not in_half:
-            multiply(slope, width, numbers[layers[layer, BACKWARD] :], n_out, width_in, through, stride, rows, step)
+            multiply(slope, width, weights, n_out, width_in, through, stride, rows, step)
         for copy in range(layers[layer, SKIP]):
             _add_block(through, 0 * n_in, stride, gradient, copy * n_in, width, n_in, rows)
         gradient = through
@@ -188,8 +197,9 @@ def value_and_slope(numbers, layers, parameters, first, last, x, results, work):
         derivative = work[4 * room : 5 * room]
         multiply(slopes, stride, numbers[layers[layer, FORWARD] :], n_in, width, new_slopes, width, rows, n_in)
         _layer_forward(
-            numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, rows
-        )
+            numbers, None, None, layers[layer], parameters[layer], values, stride, new_values, derivative, n, rows,
+            False,
+        )  # fmt: skip
         _multiply_by(new_slopes, derivative, rows * width)
         _add_skip(layers[layer, SKIP], n_in, slopes, stride, new_slopes, width, rows)
         values, slopes, stride = new_values, new_slopes, width

@@ -1,6 +1,7 @@
 """The CPU implementation of the operators: packed parameters, blocks, threads, scratch."""
 
 import logging
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from . import kernels
 from .clock import CLOCK_ADDRESS, CLOCK_ID
 from .matrix import TILE_ROWS
 from .networks import embedding_scratch, fitting_scratch
-from .packing import FITTING_NETWORK, N_IN, WIDTH_IN, pack_model
+from .packing import FITTING_NETWORK, N_IN, WIDTH_IN, WIDTH_OUT, pack_model
 from .simd import HAS_BFLOAT16, aligned_zeros, lanes, round_up
 
 log = logging.getLogger(__name__)
@@ -54,11 +55,13 @@ class CpuOperators:
 
     model : with tables (:func:`dpmd.models.tables.tabulate`) or, where it has none, exact networks.
     precision : ``"double"``, everything in float64; ``"mixed"``, geometry differences and sums in
-        float64, tables and networks in float32; ``"half"``, as mixed with the inputs of the fitting
-        networks' matrix products rounded to bfloat16 (on CPUs that compute with it, else as mixed).
+        float64, tables and networks in float32; ``"half"``, as mixed with what differs within a block of
+        atoms rounded to bfloat16 in the fitting networks' products (:func:`matrix.multiply_half`), on CPUs
+        that compute with it, else as mixed.
     threads : default all cores of the affinity mask; tiling : :class:`Tiling`.
 
-    The result is the same to the last bit for the same number of threads.
+    The result is the same to the last bit for the same number of threads (for another one ``half`` differs by
+    its rounding, since blocks do).
     """
 
     def __init__(self, model, precision="double", threads=None, tiling=Tiling()):
@@ -91,12 +94,23 @@ class CpuOperators:
             fit_first=packed.fitting.first,
         )
         self._neighbors = None
+        #: Å, distance of the nearest pair within the cutoff that was evaluated so far
+        self.nearest = np.inf
         #: seconds per phase (geometry, embedding, descriptor, fitting, force), averaged over threads
         self.seconds = dict.fromkeys(kernels.PHASES, 0.0)
 
     def in_double(self):
         """Operators of the same model, with as many threads, in float64; these where they are."""
         return self if self.precision == "double" else CpuOperators(self.model, "double", self.threads, self.tiling)
+
+    @property
+    def products(self):
+        """The numbers of the fitting networks' products, for the log."""
+        if self._packed.fitting.half is not None:
+            return "bfloat16 (AVX512_BF16), differences within blocks of atoms; float32 sums"
+        if self.precision == "half":
+            return f"{np.dtype(self._dtype)}, as in mixed: this CPU has no AVX512_BF16"
+        return str(np.dtype(self._dtype))
 
     def working_set(self):
         """Bytes that one thread works on during a block, and the tables that all share: {name: bytes}.
@@ -186,6 +200,8 @@ class CpuOperators:
         lane = lanes(np.dtype(dtype))
         near, far = (4 * rows * (width + lane) for width in (packed.near_width, packed.far_width))
         inputs = int(packed.fitting.layers[:, WIDTH_IN].max(initial=0))
+        widest = int(packed.fitting.layers[:, [WIDTH_IN, WIDTH_OUT]].max(initial=0))
+        in_half = packed.fitting.half is not None
 
         def room(*shape, dtype=dtype):  # per thread; slices stay aligned
             return aligned_zeros((threads, *shape[:-1], round_up(shape[-1], 16)), dtype)
@@ -202,7 +218,10 @@ class CpuOperators:
             to_far=room(far),
             D=room(rows * (inputs + lane)),
             work=room(fitting_scratch(packed.fitting, rows)),
-            rounded=room(rows * inputs // 2 if packed.fitting.half is not None else 0, dtype=np.int32),
+            frame=room(3 * widest if in_half else 0),
+            products=room(3 * widest if in_half else 0),
+            along=room(3 * rows if in_half else 0),
+            rounded=room(rows * widest // 2 if in_half else 0, dtype=np.int32),
             energies=room(rows),
         )
         self._exact = None
@@ -274,6 +293,7 @@ class CpuOperators:
         run_shares(
             kernels.add_private, self.threads, self.threads, load.pages, load.page_start, self._forces, forces
         )
+        self.nearest = min(self.nearest, math.sqrt(self._nearest.min()))
         for phase, seconds in zip(kernels.PHASES, self._timers.mean(axis=0), strict=True):
             self.seconds[phase] += seconds
         of_atoms = None
@@ -288,5 +308,4 @@ class CpuOperators:
             atomic_energies=energies.copy(),
             atomic_virials=of_atoms,
             overflowed=int(self._overflowed.sum()),
-            nearest=float(np.sqrt(self._nearest.min())),
         )

@@ -180,6 +180,10 @@ class Pointer:
         """Add the scalar ``x`` to the number at ``index``."""
         self.code.builder.store((self[index] + x).value, (self + index).address)
 
+    def put_number(self, index, x):
+        """Store the scalar ``x`` at ``index``."""
+        self.code.builder.store(x.value, (self + index).address)
+
     def put(self, index, vector):
         self.code.builder.store(vector.value, self._vector_at(index, vector.value.type), align=4)
 

@@ -240,6 +240,8 @@ class CudaDevice:
         self.name = properties["name"].decode()
         self.capability = 10 * properties["major"] + properties["minor"]
         self.has_bf16 = self.capability >= 80
+        #: whether double precision is half as fast as single, not a 64th
+        self.fast_double = self.capability in (60, 70, 80, 90, 100)
         #: see :func:`identity`
         self.identity = identity(index)
         self._recording, self._branches = cupy.cuda.Stream(non_blocking=True), []

@@ -18,7 +18,8 @@
 //   from L2    each way       36 bytes per entry of the list (4 the index, 32 the position)
 //
 // Macros: N_TYPES, N_EMBEDDING = M, N_AXIS = A, N_BASIS = B (0: no far shell; else a multiple of 8),
-// EXACT (1: table rows are private to a pair, see exact_rows), SHARED_SELECTION, and those of common.cuh.
+// EXACT (1: table rows are private to a pair, see exact_rows), SHARED_SELECTION, GEOMETRY (float or double: of
+// distances, the switching function and places in tables), and those of common.cuh.
 
 #ifndef N_TYPES
 #define N_TYPES 2
@@ -38,6 +39,10 @@
 #ifndef SHARED_SELECTION
 #define SHARED_SELECTION 0
 #endif
+#ifndef GEOMETRY
+#define GEOMETRY REAL
+#endif
+typedef GEOMETRY geometry;
 
 #ifndef UNROLL  // neighbours whose table rows are loaded at the same time, forwards
 #define UNROLL 2
@@ -62,61 +67,74 @@ enum PairRule { INCLUDED, SKIPPED, MASKED, REMOVED };
 enum { LOWER, UPPER, MAXIMUM, INVERSE_FINE, INVERSE_COARSE, SPLIT2, FAR_LOWER, FAR_INVERSE_STEP };
 enum { RULE, SEL, TABLE, N_FINE, N_COARSE, FAR_TABLE, FAR_ROWS, NETWORK };
 enum { MEAN, INVERSE_STD, INVERSE_ANGULAR };
-enum { START, INVERSE_WIDTH, PROTECTION, CUTOFF2, INVERSE_COUNT };
+enum { START, INVERSE_WIDTH, PROTECTION, CUTOFF2, INVERSE_COUNT, CHECKED2 };
+// columns of counters: centres with too many neighbours; float bits of the largest 1 / r^2 of pairs nearer than
+// the root of CHECKED2
+enum { OVERFLOWED, NEAREST };
 
 // ---------------------------------------------------------------- one pair
 
 // With h = r_ij / r, weight w(r), protection p: radial = w / (r + p), angle = w r / (r + p)^2 and
 // their derivatives; input = (radial - mean) / std is what the table is read at.
-struct Pair { real inverse_r, radial, radial_slope, angle, angle_slope, input; };
+//
+// Where the networks are steep or the switching function is narrow, the rounding of a distance to single precision
+// would show: so r^2 and what follows from it are computed in the type `geometry`.
+struct Pair { real inverse_r, radial_slope, angle, angle_slope; geometry input; };
 
-__device__ __forceinline__ Pair environment_of(Vector4<real> d, const double* environment, real mean, real inverse_std) {
+// 1 / sqrt(x) to about 1e-14 from single precision by a step of Newton's, where the rest is in single precision.
+__device__ __forceinline__ double inverse_root_for(double x, float) {
+  const double guess = (double)inverse_root((float)x);
+  return guess * (1.5 - 0.5 * x * guess * guess);
+}
+__device__ __forceinline__ double inverse_root_for(double x, double) { return inverse_root(x); }
+__device__ __forceinline__ float inverse_root_for(float x, float) { return inverse_root(x); }
+
+__device__ __forceinline__ Pair environment_of(geometry r2, const double* environment, geometry mean, geometry inverse_std) {
   Pair pair;
-  const real start = real(environment[START]), inverse_width = real(environment[INVERSE_WIDTH]);
-  const real protection = real(environment[PROTECTION]);
-  real r2 = d.x * d.x + d.y * d.y + d.z * d.z;
-  real inverse_r = inverse_root(r2), r = r2 * inverse_r;
-  real u = (r - start) * inverse_width;
+  const geometry start = geometry(environment[START]), inverse_width = geometry(environment[INVERSE_WIDTH]);
+  const geometry protection = geometry(environment[PROTECTION]);
+  const geometry inverse_r = inverse_root_for(r2, real(0)), r = r2 * inverse_r;
+  geometry u = (r - start) * inverse_width;
   u = u < 0 ? 0 : (u > 1 ? 1 : u);
-  real w = u * u * u * (u * (15 - 6 * u) - 10) + 1;
-  real w_slope = -30 * u * u * (1 - u) * (1 - u) * inverse_width;
-  real inverse_shifted = protection == 0 ? inverse_r : 1 / (r + protection);
-  pair.inverse_r = inverse_r;
-  pair.radial = w * inverse_shifted;
-  pair.radial_slope = (w_slope - pair.radial) * inverse_shifted;
-  pair.angle = pair.radial * r * inverse_shifted;
-  pair.angle_slope = (pair.radial_slope * r + pair.radial - pair.angle) * inverse_shifted;
-  pair.input = (pair.radial - mean) * inverse_std;
+  const geometry w = u * u * u * (u * (15 - 6 * u) - 10) + 1;
+  const real rest = real(u * (1 - u)), w_slope = -30 * rest * rest * real(inverse_width);
+  const geometry wide_shifted = protection == 0 ? inverse_r : 1 / (r + protection), wide_radial = w * wide_shifted;
+  const real radial = real(wide_radial), inverse_shifted = real(wide_shifted), distance = real(r);
+  pair.inverse_r = real(inverse_r);
+  pair.radial_slope = (w_slope - radial) * inverse_shifted;
+  pair.angle = radial * distance * inverse_shifted;
+  pair.angle_slope = (pair.radial_slope * distance + radial - pair.angle) * inverse_shifted;
+  pair.input = (wide_radial - mean) * inverse_std;
   return pair;
 }
 
 // Row of a table, place in it (0..1 within its step) and d place / d input.
 struct Place { int row; real fraction, scale; };
 
-__device__ __forceinline__ Place place_near(real x, const real* numbers, const int* integers) {
+__device__ __forceinline__ Place place_near(geometry x, const geometry* numbers, const int* integers) {
   Place place;
   const int n_fine = integers[N_FINE], n_coarse = integers[N_COARSE];
   if (x < numbers[LOWER]) {
-    place = {n_fine + n_coarse, x - numbers[LOWER], 1};
+    place = {n_fine + n_coarse, real(x - numbers[LOWER]), 1};
   } else if (x < numbers[UPPER]) {
-    real z = (x - numbers[LOWER]) * numbers[INVERSE_FINE];
+    geometry z = (x - numbers[LOWER]) * numbers[INVERSE_FINE];
     int row = min((int)z, n_fine - 1);
-    place = {row, z - row, numbers[INVERSE_FINE]};
+    place = {row, real(z - row), real(numbers[INVERSE_FINE])};
   } else if (x < numbers[MAXIMUM]) {
-    real z = (x - numbers[UPPER]) * numbers[INVERSE_COARSE];
+    geometry z = (x - numbers[UPPER]) * numbers[INVERSE_COARSE];
     int row = min((int)z, n_coarse - 1);
-    place = {n_fine + row, z - row, numbers[INVERSE_COARSE]};
+    place = {n_fine + row, real(z - row), real(numbers[INVERSE_COARSE])};
   } else {
-    place = {n_fine + n_coarse + 1, x - numbers[MAXIMUM], 1};
+    place = {n_fine + n_coarse + 1, real(x - numbers[MAXIMUM]), 1};
   }
   place.row += integers[TABLE];
   return place;
 }
 
-__device__ __forceinline__ Place place_far(real x, const real* numbers, const int* integers) {
-  real z = (x - numbers[FAR_LOWER]) * numbers[FAR_INVERSE_STEP];
+__device__ __forceinline__ Place place_far(geometry x, const geometry* numbers, const int* integers) {
+  geometry z = (x - numbers[FAR_LOWER]) * numbers[FAR_INVERSE_STEP];
   int row = max(min((int)z, integers[FAR_ROWS] - 1), 0);
-  Place place = {integers[FAR_TABLE] + row, z - row, numbers[FAR_INVERSE_STEP]};
+  Place place = {integers[FAR_TABLE] + row, real(z - row), real(numbers[FAR_INVERSE_STEP])};
   return place;
 }
 
@@ -124,10 +142,10 @@ __device__ __forceinline__ Place place_far(real x, const real* numbers, const in
 // entries (radial, x, y, z) of the environment matrix.
 struct Batch { Vector4<real> entries[32]; real fraction[32]; int row[32]; };
 
-// One warp's shared memory.  pending: neighbours that wait for a full batch (dx, dy, dz in Å, owner).
+// One warp's shared memory.  pending: neighbours that wait for a full batch (dx, dy, dz in Å, owner), and their r^2.
 struct Shared {
   union {
-    struct { Vector4<real> pending[2][64]; Batch batch; } walk;
+    struct { Vector4<real> pending[2][64]; geometry squares[2][64]; Batch batch; } walk;
     real T[4 * M_EVEN];
     Vector4<real> columns[N_EMBEDDING];
     struct { real force[32][4]; int owner[32]; } forces;
@@ -148,19 +166,16 @@ struct Centre {
   const int *row, *counts;
   const Atom* atoms;
   const double* environment;
-  const real *pair_numbers, *statistics;
+  const geometry *pair_numbers, *statistics;
   const int* pair_integers;
   int first_exact_row;
 };
 
-__device__ __forceinline__ bool difference(const Centre& c, int j, Vector4<real>* d, real* r2) {
+__device__ __forceinline__ void difference(const Centre& c, int j, Vector4<real>* d, geometry* r2) {
   Atom other = c.atoms[j];
-  d->x = real(other.x - c.x);
-  d->y = real(other.y - c.y);
-  d->z = real(other.z - c.z);
-  d->w = carry((int)other.owner, real(0));
-  *r2 = d->x * d->x + d->y * d->y + d->z * d->z;
-  return true;
+  const geometry x = geometry(other.x - c.x), y = geometry(other.y - c.y), z = geometry(other.z - c.z);
+  *d = {real(x), real(y), real(z), carry((int)other.owner, real(0))};
+  *r2 = x * x + y * y + z * z;
 }
 
 // Walk the entries begin..end of the list (one type b), keep those with r^2 < limit2 and hand them to
@@ -176,17 +191,18 @@ __device__ __forceinline__ int walk(const Centre& c, Shared& shared, int begin, 
       const int j = next;
       next = k + 32 + c.lane < end ? c.row[k + 32 + c.lane] : -1;
       Vector4<real> d = {0, 0, 0, 0};
-      real r2 = 0;
+      geometry square = 0;
       bool inside = false;
       if (j >= 0) {
-        difference(c, j, &d, &r2);
-        inside = r2 < limit2;
+        difference(c, j, &d, &square);
+        inside = real(square) < limit2;
       }
-      const bool is_near = !N_BASIS || r2 < split2;
+      const bool is_near = !N_BASIS || real(square) < split2;
       const unsigned near_lanes = __ballot_sync(ALL_LANES, inside && is_near);
       if (inside && is_near) {
         int p = waiting_near + __popc(near_lanes & before);
         shared.u.walk.pending[0][p] = d;
+        shared.u.walk.squares[0][p] = square;
 #if EXACT
         shared.slot[0][p] = k + c.lane;
 #endif
@@ -195,7 +211,11 @@ __device__ __forceinline__ int walk(const Centre& c, Shared& shared, int begin, 
       kept += __popc(near_lanes);
 #if N_BASIS
       const unsigned far_lanes = __ballot_sync(ALL_LANES, inside && !is_near);
-      if (inside && !is_near) shared.u.walk.pending[1][waiting_far + __popc(far_lanes & before)] = d;
+      if (inside && !is_near) {
+        int p = waiting_far + __popc(far_lanes & before);
+        shared.u.walk.pending[1][p] = d;
+        shared.u.walk.squares[1][p] = square;
+      }
       waiting_far += __popc(far_lanes);
       kept += __popc(far_lanes);
 #endif
@@ -228,8 +248,9 @@ template <int PER, int LANES> __device__ __forceinline__ const real* row_of(cons
 // Adds R (x) G of a batch to T[column][output of this lane].
 template <int LANES, int PER, int OUTPUTS, bool FAR> struct Accumulate {
   const real* table;
-  const real* numbers;
+  const geometry* numbers;
   const int* integers;
+  int* counters;
   real T[4][PER];
 
   __device__ __forceinline__ void clear() {
@@ -243,13 +264,16 @@ template <int LANES, int PER, int OUTPUTS, bool FAR> struct Accumulate {
     Batch& batch = shared.u.walk.batch;
     if (c.lane < n) {
       Vector4<real> d = shared.u.walk.pending[FAR][first + c.lane];
-      Pair pair = environment_of(d, c.environment, c.statistics[MEAN], c.statistics[INVERSE_STD]);
+      const geometry square = shared.u.walk.squares[FAR][first + c.lane];
+      if (!FAR && square < geometry(c.environment[CHECKED2]))
+        atomicMax(counters + NEAREST, __float_as_int(1 / (float)square));
+      Pair pair = environment_of(square, c.environment, c.statistics[MEAN], c.statistics[INVERSE_STD]);
       Place place = FAR ? place_far(pair.input, numbers, integers) : place_near(pair.input, numbers, integers);
 #if EXACT
       place = {c.first_exact_row + shared.slot[0][first + c.lane], 0, 1};
 #endif
-      real f = pair.angle * pair.inverse_r * c.statistics[INVERSE_ANGULAR];
-      batch.entries[c.lane] = {pair.input, f * d.x, f * d.y, f * d.z};
+      real f = pair.angle * pair.inverse_r * real(c.statistics[INVERSE_ANGULAR]);
+      batch.entries[c.lane] = {real(pair.input), f * d.x, f * d.y, f * d.z};
       batch.fraction[c.lane] = place.fraction;
       batch.row[c.lane] = place.row;
     }
@@ -287,9 +311,9 @@ __device__ inline real nearest_bound(const Centre& c, int begin, int end, int wa
     int count = 0;
     for (int k = begin; k < end; k += 32) {
       Vector4<real> d;
-      real r2 = 0;
+      geometry r2 = 0;
       if (k + c.lane < end) difference(c, c.row[k + c.lane], &d, &r2);
-      count += __popc(__ballot_sync(ALL_LANES, k + c.lane < end && r2 < trial));
+      count += __popc(__ballot_sync(ALL_LANES, k + c.lane < end && real(r2) < trial));
     }
     if (count <= wanted) low = middle;
     else high = middle - 1;
@@ -320,7 +344,7 @@ __device__ inline void select_nearest(const Centre& c, Shared& shared, real cuto
 #define CENTRE_ARGUMENTS                                                                                            \
   int n, const int *__restrict__ centres, int type, const Atom *__restrict__ atoms, const int *__restrict__ rows,   \
       const int *__restrict__ counts, int stride, const double *__restrict__ environment,                           \
-      const real *__restrict__ centre_numbers, const real *__restrict__ pair_numbers,                               \
+      const geometry *__restrict__ centre_numbers, const geometry *__restrict__ pair_numbers,                       \
       const int *__restrict__ pair_integers, const real *__restrict__ near_table, const real *__restrict__ far_table
 
 __device__ __forceinline__ Centre make_centre(int q, int lane, CENTRE_ARGUMENTS) {
@@ -348,10 +372,11 @@ __device__ __forceinline__ Centre make_centre(int q, int lane, CENTRE_ARGUMENTS)
 //
 // padding (N_TYPES, M): what an empty slot adds to T_0; expansion (N_TYPES, N_BASIS, M): V_b.
 // Writes T (n, 4, M), limits (n, N_TYPES) and the rows of D (element a M' + m, M' = M rounded up to
-// even) in the form that the matrix product takes, d_stride elements each part.
+// even) in the form that the matrix product takes, d_stride elements each part; for HALF less reference (d_stride).
 extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
     CENTRE_ARGUMENTS, const real* __restrict__ padding, const real* __restrict__ expansion, real* __restrict__ T_out,
-    real* __restrict__ limits, input_t* __restrict__ D, int d_stride, int* __restrict__ overflowed) {
+    real* __restrict__ limits, const real* __restrict__ reference, input_t* __restrict__ D, int d_stride,
+    int* __restrict__ counters) {
   __shared__ Shared shared_of_warp[WARPS];
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (q >= n) return;
@@ -362,6 +387,7 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
   Accumulate<FAR_LANES, FAR_PER, N_BASIS, true> far;
   near.table = near_table;
   far.table = far_table;
+  near.counters = far.counters = counters;
   for (int b = lane; b < N_TYPES; b += 32) shared.limit[b] = cutoff2;
   __syncwarp();
 
@@ -376,7 +402,7 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
       near.numbers = far.numbers = c.pair_numbers + 8 * b;
       near.integers = far.integers = c.pair_integers + 8 * b;
       const int rule = near.integers[RULE], sel = near.integers[SEL];
-      const real split2 = near.numbers[SPLIT2];
+      const real split2 = real(near.numbers[SPLIT2]);
       far.clear();
       int kept = 0;
       if (rule == INCLUDED) {
@@ -384,9 +410,9 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
       } else {
         for (int k = begin; k < end; k += 32) {
           Vector4<real> d;
-          real r2 = 0;
+          geometry r2 = 0;
           if (k + lane < end) difference(c, c.row[k + lane], &d, &r2);
-          kept += __popc(__ballot_sync(ALL_LANES, k + lane < end && r2 < shared.limit[b]));
+          kept += __popc(__ballot_sync(ALL_LANES, k + lane < end && real(r2) < shared.limit[b]));
         }
       }
 #if N_BASIS
@@ -413,7 +439,7 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
     }
     too_many = too_many || (SHARED_SELECTION && kept_of_all > slots);
     if (!too_many || attempt == 1) break;
-    if (lane == 0) atomicAdd(overflowed, 1);
+    if (lane == 0) atomicAdd(counters + OVERFLOWED, 1);
     select_nearest(c, shared, cutoff2);
   }
   for (int b = lane; b < N_TYPES; b += 32) limits[q * N_TYPES + b] = shared.limit[b];
@@ -457,9 +483,13 @@ extern "C" __global__ void LAUNCH_BOUNDS(FORWARD_BLOCKS) embedding_forward(
 #pragma unroll
     for (int a = 0; a < N_AXIS; a++) {
       const Vector4<real> x = shared.axis[a];
-      put_input(row, a * M_EVEN + 2 * pair, d_stride, parts,
-                x.x * T[0].x + x.y * T[1].x + x.z * T[2].x + x.w * T[3].x,
-                x.x * T[0].y + x.y * T[1].y + x.z * T[2].y + x.w * T[3].y);
+      Vector2<real> value = {x.x * T[0].x + x.y * T[1].x + x.z * T[2].x + x.w * T[3].x,
+                             x.x * T[0].y + x.y * T[1].y + x.z * T[2].y + x.w * T[3].y};
+      if (INPUT_KIND == HALF) {
+        const Vector2<real> typical = *(const Vector2<real>*)(reference + a * M_EVEN + 2 * pair);
+        value.x -= typical.x, value.y -= typical.y;
+      }
+      put_input(row, a * M_EVEN + 2 * pair, d_stride, parts, value.x, value.y);
     }
   }
 }
@@ -476,7 +506,7 @@ struct Sums {
 
 template <int LANES, int PER, int OUTPUTS, bool FAR, bool VIRIAL> struct Gradient {
   const real* table;
-  const real* numbers;
+  const geometry* numbers;
   const int* integers;
   real dT[4][PER];
   Sums& sums;
@@ -509,17 +539,18 @@ template <int LANES, int PER, int OUTPUTS, bool FAR, bool VIRIAL> struct Gradien
     Batch& batch = shared.u.walk.batch;
     const int lane = c.lane % LANES, group = c.lane / LANES, groups = 32 / LANES;
     const bool mine = c.lane < n;
-    const real inverse_std = c.statistics[INVERSE_STD], inverse_angular = c.statistics[INVERSE_ANGULAR];
+    const real inverse_std = real(c.statistics[INVERSE_STD]), inverse_angular = real(c.statistics[INVERSE_ANGULAR]);
     Vector4<real> d = {1, 0, 0, 0};
-    if (mine) d = shared.u.walk.pending[FAR][first + c.lane];
-    const Pair pair = environment_of(d, c.environment, c.statistics[MEAN], inverse_std);
+    geometry square = 1;
+    if (mine) d = shared.u.walk.pending[FAR][first + c.lane], square = shared.u.walk.squares[FAR][first + c.lane];
+    const Pair pair = environment_of(square, c.environment, c.statistics[MEAN], c.statistics[INVERSE_STD]);
     Place place = FAR ? place_far(pair.input, numbers, integers) : place_near(pair.input, numbers, integers);
 #if EXACT
     place = {c.first_exact_row + (mine ? shared.slot[0][first + c.lane] : 0), 0, 1};
 #endif
     const real f = pair.angle * pair.inverse_r * inverse_angular;
     if (mine) {
-      batch.entries[c.lane] = {pair.input, f * d.x, f * d.y, f * d.z};
+      batch.entries[c.lane] = {real(pair.input), f * d.x, f * d.y, f * d.z};
       batch.fraction[c.lane] = place.fraction;
       batch.row[c.lane] = place.row;
     }
@@ -606,14 +637,15 @@ template <int LANES, int PER, int OUTPUTS, bool FAR, bool VIRIAL> struct Gradien
   }
 };
 
-// Forces and, with VIRIAL, virials of the centres from dE/dD (n, d_stride), T and limits of the forward kernel.
+// Forces and, with VIRIAL, virials of the centres from dE/dD (n, d_stride), T and limits of the forward kernel;
+// for HALF gradient_reference (d_stride) is to be added to each row of dE/dD.
 //
 // forces (atoms, 4) fixed point, added to; virials (local atoms, 9) eV, written (null without VIRIAL);
 // atomic_virials (atoms, 9) fixed point, added to, or null.
 #define BACKWARD_ARGUMENTS                                                                                          \
   CENTRE_ARGUMENTS, const real *__restrict__ expansion, const real *__restrict__ T_in,                              \
-      const real *__restrict__ limits, const real *__restrict__ dD, int d_stride, int64 *__restrict__ forces,       \
-      double *__restrict__ virials, int64 *__restrict__ atomic_virials
+      const real *__restrict__ limits, const real *__restrict__ gradient_reference, const real *__restrict__ dD,    \
+      int d_stride, int64 *__restrict__ forces, double *__restrict__ virials, int64 *__restrict__ atomic_virials
 
 template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_of_warp, BACKWARD_ARGUMENTS) {
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
@@ -645,7 +677,9 @@ template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_o
       real s[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int p = 0; p < NEAR_PER; p++) {
-        const real g = lane + 32 * p < N_EMBEDDING ? row[a * M_EVEN + lane + 32 * p] : real(0);
+        const int k = a * M_EVEN + lane + 32 * p;
+        real g = lane + 32 * p < N_EMBEDDING ? row[k] : real(0);
+        if (INPUT_KIND == HALF && lane + 32 * p < N_EMBEDDING) g += gradient_reference[k];
         near.dT[0][p] += x.x * g;
         near.dT[1][p] += x.y * g;
         near.dT[2][p] += x.z * g;
@@ -699,7 +733,7 @@ template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_o
     const int end = begin + c.counts[b];
     near.numbers = far.numbers = c.pair_numbers + 8 * b;
     near.integers = far.integers = c.pair_integers + 8 * b;
-    const real split2 = near.numbers[SPLIT2];
+    const real split2 = real(near.numbers[SPLIT2]);
 #if N_BASIS
 #pragma unroll
     for (int p = 0; p < FAR_PER; p++) {
@@ -723,7 +757,8 @@ template <bool VIRIAL> __device__ __forceinline__ void backward(Shared* shared_o
     }
   }
 }
-#define BACKWARD_VALUES CENTRE_VALUES, expansion, T_in, limits, dD, d_stride, forces, virials, atomic_virials
+#define BACKWARD_VALUES                                                                                             \
+  CENTRE_VALUES, expansion, T_in, limits, gradient_reference, dD, d_stride, forces, virials, atomic_virials
 
 extern "C" __global__ void LAUNCH_BOUNDS(BACKWARD_BLOCKS) embedding_backward(BACKWARD_ARGUMENTS) {
   __shared__ Shared shared_of_warp[WARPS];
@@ -754,11 +789,11 @@ extern "C" __global__ void exact_rows(
   const int network = slot < end ? c.pair_integers[8 * b + NETWORK] : -1;
   if (network < 0) return;
   Vector4<real> d;
-  real r2;
+  geometry r2;
   difference(c, c.row[slot], &d, &r2);
-  const Pair pair = environment_of(d, c.environment, c.statistics[MEAN], c.statistics[INVERSE_STD]);
+  const Pair pair = environment_of(r2, c.environment, c.statistics[MEAN], c.statistics[INVERSE_STD]);
   real(*y)[2][256] = values[warp];  // [present or next][value or slope][k]
-  if (lane == 0) y[0][0][0] = pair.input, y[0][1][0] = 1;
+  if (lane == 0) y[0][0][0] = real(pair.input), y[0][1][0] = 1;
   int now = 0, width = 1;
   for (int l = first[network]; l < first[network + 1]; l++) {
     const int* layer = layers + 8 * l;  // weight, n_in, n_out, bias, timestep, skip, code

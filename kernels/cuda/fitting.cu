@@ -42,12 +42,13 @@ extern "C" __global__ void fitting_forward(
   }
 }
 
-// The last hidden layer: energies[centres[q]] = y . w + constants[centres[q]] (eV) and the input h = w slope.
+// The last hidden layer: energies[centres[q]] = y . w + constants[centres[q]] (eV) and the input h = w slope,
+// less about (width) unless that is null.
 extern "C" __global__ void fitting_top(
     int n, const int* __restrict__ centres, int width, int n_in, const real* __restrict__ z,
     const real* __restrict__ bias, const real* __restrict__ timestep, int code, const double* __restrict__ parameters,
-    int skip, const real* __restrict__ before, const real* __restrict__ w, const double* __restrict__ constants,
-    double* __restrict__ energies, input_t* __restrict__ input) {
+    int skip, const real* __restrict__ before, const real* __restrict__ w, const real* __restrict__ about,
+    const double* __restrict__ constants, double* __restrict__ energies, input_t* __restrict__ input) {
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (q >= n) return;
   const int parts = INPUT_KIND == SPLIT ? 3 : 1;
@@ -65,17 +66,18 @@ extern "C" __global__ void fitting_top(
     value.x += skipped(below, skip, n_in, k);
     value.y += skipped(below, skip, n_in, k + 1);
     energy += (double)value.x * (double)w[k] + (double)value.y * (double)w[k + 1];
-    put_input(input + (size_t)q * width * parts, k, width, parts, w[k] * slope.x, w[k + 1] * slope.y);
+    const real x = about ? about[k] : real(0), y = about ? about[k + 1] : real(0);
+    put_input(input + (size_t)q * width * parts, k, width, parts, w[k] * slope.x - x, w[k + 1] * slope.y - y);
   }
   energy = warp_sum(energy);
   if (lane == 0) energies[centres[q]] = energy + constants[centres[q]];
 }
 
 // through (n, width): h_(l+1) W_(l+1)^T, replaced by g_l.  above (n, width_above): g_(l+1), one row for all
-// if above_stride is 0; skip: of the layer above.  slope (n, width).
+// if above_stride is 0; skip: of the layer above.  slope (n, width).  The input is h_l less about (width), if any.
 extern "C" __global__ void fitting_backward(
     int n, int width, real* __restrict__ through, const real* __restrict__ above, int above_stride, int skip,
-    const real* __restrict__ slope, input_t* __restrict__ input) {
+    const real* __restrict__ slope, const real* __restrict__ about, input_t* __restrict__ input) {
   const int lane = threadIdx.x & 31, q = blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (q >= n) return;
   const int parts = INPUT_KIND == SPLIT ? 3 : 1;
@@ -86,7 +88,8 @@ extern "C" __global__ void fitting_backward(
     if (skip != SKIP_NONE) g.x += upper[k], g.y += upper[k + 1];
     if (skip == SKIP_DOUBLE) g.x += upper[width + k], g.y += upper[width + k + 1];
     *(Vector2<real>*)(through + (size_t)q * width + k) = g;
-    put_input(input + (size_t)q * width * parts, k, width, parts, g.x * s.x, g.y * s.y);
+    const real x = about ? about[k] : real(0), y = about ? about[k + 1] : real(0);
+    put_input(input + (size_t)q * width * parts, k, width, parts, g.x * s.x - x, g.y * s.y - y);
   }
 }
 

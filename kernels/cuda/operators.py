@@ -8,6 +8,8 @@ import numpy as np
 
 from dpmd.models.lowrank import describe_low_rank
 from dpmd.models.networks import evaluate
+from dpmd.models.surroundings import typical_descriptor
+from dpmd.models.tables import checked_distance
 
 from ..operators import Evaluation, resolve_parameters
 from .device import HALF, INPUT_TYPES, PLAIN, SPLIT, WORKSPACE, CudaDevice, DeviceError
@@ -21,6 +23,8 @@ CHUNK = 32768
 LEAST_CHUNK = 256
 #: bytes of scratch for the rows of exact embedding networks
 EXACT_BYTES = 256 << 20
+#: Å: rounding distances to single precision shows in forces as the inverse square of the switching function's width
+NARROW_SWITCH = 0.5
 #: rows of a block and its threads, as in few.cu
 FEW_ROWS, FEW_THREADS = 8, 512
 #: whose low-rank bases each mode uses
@@ -37,8 +41,9 @@ class Work:
     centres : (n,) int32, grouped by type; type_counts : (T,) how many of each;
     forces : (rows, 4) int64 in units of 2^-42 eV/Å, set to zero first; energies, constants : (atoms,)
     float64, eV; virials : (centres, 9) float64 or None; atomic_virials : (rows, 9) int64 or None;
-    extra : (centres, n_extra) float64 or None; overflowed : (1,) int32, added to in ``launched`` evaluations, of
-    which ``taken`` were of use (others were ahead of lists that turned out too old).
+    extra : (centres, n_extra) float64 or None; counters : (2,) int32, centres with too many neighbours, added to in
+    ``launched`` evaluations, of which ``taken`` were of use (others were ahead of lists that turned out too old), and
+    the nearest pair as in ``embedding.cu``, raised.
     """
 
     atoms: Any
@@ -49,7 +54,7 @@ class Work:
     forces: Any
     energies: Any
     constants: Any
-    overflowed: Any
+    counters: Any
     virials: Any = None
     atomic_virials: Any = None
     extra: Any = None
@@ -90,13 +95,18 @@ class CudaOperators:
         self._d_stride = -(-(d.axis_neuron * even(d.n_embedding) + even(self.n_extra)) // 8) * 8
         upload, real = self.device.upload, self._dtype
         self._near, self._far = upload(packed.near.astype(real)), upload(packed.far.astype(real))
-        self._environment = upload(
-            np.array([d.switch_start, 1 / d.switch_width, d.protection, d.switch_end**2, 1 / d.neighbor_count, 0, 0, 0])
-        )
+        environment = (
+            d.switch_start, 1 / d.switch_width, d.protection, d.switch_end**2, 1 / d.neighbor_count,
+            checked_distance(model) ** 2, 0, 0,
+        )  # fmt: skip
+        self._environment = upload(np.array(environment))
+        # in mixed precision too, where it costs little or would show most
+        wide = precision == "double" or self.device.fast_double or d.switch_width < NARROW_SWITCH
+        geometry = np.float64 if wide else real
         self._statistics = upload(
-            np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std, 0 * d.radial_mean], axis=1).astype(real)
+            np.stack([d.radial_mean, 1 / d.radial_std, 1 / d.angular_std, 0 * d.radial_mean], axis=1).astype(geometry)
         )
-        self._pair_numbers = upload(packed.pair_numbers.astype(real))
+        self._pair_numbers = upload(packed.pair_numbers.astype(geometry))
         self._pair_integers = upload(packed.pair_integers)
         self._padding = [upload(p.astype(real)) for p in packed.padding]
         self._expansion = [upload(e.astype(real)) for e in packed.expansion]
@@ -108,6 +118,7 @@ class CudaOperators:
             ("embedding.cu", "fitting.cu", "few.cu"),
             {
                 "REAL": "double" if precision == "double" else "float", "INPUT_KIND": self._kind,
+                "GEOMETRY": "double" if wide else "float",
                 "N_TYPES": d.n_types, "N_EMBEDDING": d.n_embedding, "N_AXIS": d.axis_neuron, "N_BASIS": self.n_basis,
                 "EXACT": int(self._exact), "SHARED_SELECTION": int(d.shared_selection),
                 # one warp has a multiprocessor to itself: registers for loads in flight
@@ -116,7 +127,7 @@ class CudaOperators:
         )  # fmt: skip
         self._chunk, self._scratch, self._room = chunk, None, (0, 0)
         self._work = self._key = self._host_list = None
-        self._sums = Sums(self.device)
+        self._sums, self._nearest = Sums(self.device), np.inf
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
@@ -129,32 +140,53 @@ class CudaOperators:
         return other
 
     @property
+    def products(self):
+        """The numbers of the fitting networks' products, for the log."""
+        return {
+            PLAIN: str(self._dtype),
+            HALF: "fp16 (tensor cores), differences from a typical atom; fp32 sums",
+            SPLIT: "split bf16 (3 products), fp32 sums",
+        }[self._kind]
+
+    @property
     def description(self):
         """What is computed how, for the log."""
-        products = {
-            PLAIN: str(self._dtype),
-            HALF: "fp16 inputs, fp32 sums",
-            SPLIT: "split bf16 (3 products), fp32 sums",
-        }
         tables = "full table rows"
         if self._exact:
             tables = "exact embedding networks"
         elif self.n_basis:
             tables = describe_low_rank(self.model, _bases[self.precision])
-        return f"{self.device.name}; products in {products[self._kind]}; {tables}"
+        return f"{self.device.name}; products in {self.products}; {tables}"
+
+    @property
+    def nearest(self):
+        """Å, distance of the nearest pair evaluated so far, if it was nearer than was checked; else inf."""
+        if self._work is not None:
+            self._count(self._work.counters)
+        return self._nearest
+
+    def _count(self, counters):
+        """How many centres had too many neighbours; notes the nearest pair, too."""
+        counters = self.device.download(counters)
+        if counters[1]:
+            self._nearest = min(self._nearest, float(counters.view(np.float32)[1]) ** -0.5)
+        return int(counters[0])
 
     def _upload_fitting(self, t):
         f = self.model.fitting
         if t in f.silent_types:
             return None
+        reference = typical_descriptor(self.model.descriptor, t) if self._kind == HALF else None
         packed = pack_fitting(
-            f.networks[t], self.model.descriptor, self.n_extra, self._d_stride, self._kind, self._dtype
+            f.networks[t], self.model.descriptor, self.n_extra, self._d_stride, self._kind, self._dtype, reference
         )
         for layer in packed.layers:
             for name in ("weight", "transposed", "bias", "timestep", "parameters"):
                 value = getattr(layer, name)
                 setattr(layer, name, None if value is None else self.device.upload(value))
-        packed.top = self.device.upload(packed.top)
+        for name in ("top", "reference", "slope_reference", "gradient_reference"):
+            value = getattr(packed, name)
+            setattr(packed, name, None if value is None else self.device.upload(value))
         return packed
 
     def constant_energies(self, types, extra=None):
@@ -278,7 +310,7 @@ class CudaOperators:
             self._launch_chunk(work, t, work.centres[start + first : start + last], phases)
 
     def _launch_chunk(self, work, t, centres, phases):
-        s, n, kernels = self._scratch[t], len(centres), self._kernels
+        s, n, kernels, network = self._scratch[t], len(centres), self._kernels, self._fitting[t]
         common = (
             n, centres, t, work.atoms, work.rows, work.counts, work.rows.shape[1], self._environment,
             self._statistics, self._pair_numbers, self._pair_integers,
@@ -292,20 +324,20 @@ class CudaOperators:
         common = (*common, near, self._far)
         if "embedding forward" in phases:
             kernels.warps(
-                "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"], s["D"],
-                self._d_stride, work.overflowed,
+                "embedding_forward", n, *common, self._padding[t], self._expansion[t], s["T"], s["limits"],
+                network.reference, s["D"], self._d_stride, work.counters,
             )  # fmt: skip
         if self.n_extra:
             column = self.model.descriptor.axis_neuron * even(self.model.descriptor.n_embedding)
             kernels.threads("put_extra", n, n, centres, work.extra, self.n_extra, column, s["D"], self._d_stride)
         if "fitting" in phases:
             launch_fitting = self._launch_few if self._few else self._launch_fitting
-            launch_fitting(s, work, self._fitting[t], n, centres)
+            launch_fitting(s, work, network, n, centres)
         if "embedding backward" in phases:
             backward = "embedding_backward" if work.virials is None else "embedding_backward_virial"
             kernels.warps(
-                backward, n, *common, self._transposed[t], s["T"], s["limits"], s["dD"], self._d_stride,
-                work.forces, work.virials, work.atomic_virials,
+                backward, n, *common, self._transposed[t], s["T"], s["limits"], network.gradient_reference, s["dD"],
+                self._d_stride, work.forces, work.virials, work.atomic_virials,
             )  # fmt: skip
 
     def _launch_few(self, s, work, network, n, centres):
@@ -349,14 +381,15 @@ class CudaOperators:
             else:
                 multiply(kind, s["input"], layer.weight, z, (n, n_out, parts * n_in), (parts * n_in, n_out, n_out))
             activation = (layer.bias, layer.timestep, layer.code, layer.parameters, layer.skip, before)
+            about = network.slope_reference if top == 0 else None
             if number < top:
                 y = s["y"][number]
                 kernels.warps("fitting_forward", n, n, n_out, n_in, z, *activation, y, s["input"])
                 before = y
             else:
                 kernels.warps(
-                    "fitting_top", n, n, centres, n_out, n_in, z, *activation, network.top, work.constants,
-                    work.energies, s["input"],
+                    "fitting_top", n, n, centres, n_out, n_in, z, *activation, network.top, about,
+                    work.constants, work.energies, s["input"],
                 )  # fmt: skip
         above, stride = network.top, 0
         for number in range(top, -1, -1):
@@ -369,8 +402,10 @@ class CudaOperators:
                 break
             g = s["g"][number % 2]
             multiply(kind, s["input"], layer.transposed, g, (n, layer.n_in, k), (k, layer.n_in, layer.n_in))
+            about = network.slope_reference if number == 1 else None
             kernels.warps(
-                "fitting_backward", n, n, layer.n_in, g, above, stride, layer.skip, s["z"][number - 1], s["input"]
+                "fitting_backward", n, n, layer.n_in, g, above, stride, layer.skip, s["z"][number - 1], about,
+                s["input"],
             )  # fmt: skip
             above, stride = g, layer.n_in
 
@@ -459,7 +494,7 @@ class CudaOperators:
         self._work = work = Work(
             atoms=self._arrays[0], rows=neighbors.rows, counts=neighbors.counts, centres=neighbors.centres,
             type_counts=neighbors.type_counts, forces=forces, energies=device.zeros(n, np.float64),
-            constants=device.empty(n, np.float64), overflowed=device.zeros(1, np.int32),
+            constants=device.empty(n, np.float64), counters=device.zeros(2, np.int32),
             virials=device.zeros((n, 9), np.float64) if neighbors.with_virial else None,
         )  # fmt: skip
         _, extra = resolve_parameters(self.model, 1, frame_parameters, atomic_parameters, None)
@@ -476,7 +511,7 @@ class CudaOperators:
         of_atoms = device.empty((len(forces), 9), np.int64) if atomic_virials else None
         work = replace(
             work, forces=forces, virials=device.zeros((len(work.counts), 9), np.float64), atomic_virials=of_atoms,
-            overflowed=device.zeros(1, np.int32),
+            counters=device.zeros(2, np.int32),
         )  # fmt: skip
         self.launch(work)
         return Evaluation(
@@ -484,7 +519,7 @@ class CudaOperators:
             virials=self.sum_columns(work.virials[:n], 9).reshape(1, 3, 3),
             atomic_energies=device.download(work.energies[:n]),
             atomic_virials=(device.download(of_atoms) / FIXED_SCALE).reshape(-1, 3, 3) if atomic_virials else None,
-            overflowed=int(work.overflowed[0]),
+            overflowed=self._count(work.counters),
         )
 
     def phase_seconds(self, repeats=5):
@@ -497,7 +532,7 @@ class CudaOperators:
             last, forces=device.empty(last.forces.shape, np.int64),
             energies=device.empty(last.energies.shape, np.float64),
             virials=None if last.virials is None else device.empty(last.virials.shape, np.float64),
-            overflowed=device.zeros(1, np.int32),
+            counters=device.zeros(2, np.int32),
         )  # fmt: skip
         self.launch(work)
         for phase in PHASES:
@@ -566,7 +601,7 @@ class CudaOperators:
             forces=device.empty((len(positions), 4), np.int64),
             energies=device.zeros(max(n, 1), np.float64),
             constants=device.upload(self.constant_energies(kind, extra)),
-            overflowed=device.zeros(1, np.int32),
+            counters=device.zeros(2, np.int32),
             virials=device.zeros((max(n, 1), 9), np.float64),
             atomic_virials=device.empty((len(positions), 9), np.int64) if atomic_virials else None,
             extra=device.upload(extra) if self.n_extra else None,
@@ -584,7 +619,7 @@ class CudaOperators:
             virials=np.array([virials[s].sum(axis=0).reshape(3, 3) for s in sums]),
             atomic_energies=energies,
             atomic_virials=of_atoms,
-            overflowed=int(device.download(work.overflowed)[0]),
+            overflowed=self._count(work.counters),
         )
 
     def _upload_rows(self, neighbors, types):
@@ -617,9 +652,9 @@ class DeviceEvaluation:
     def overflowed(self):
         """Centres with more neighbours than the model's sel, summed over the evaluations since this was last read."""
         work = self._work
-        found = int(work.overflowed[0])
+        found = int(work.counters[0])
         if found:
-            work.overflowed.fill(0)
+            work.counters[:1].fill(0)
             found = round(found * work.taken / work.launched)
         work.taken = work.launched = 0
         return found

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpmd.models import ModelError, PairRule
-from dpmd.models.networks import evaluate, silut_constants
+from dpmd.models import ModelError, Network, PairRule
+from dpmd.models.networks import activation, evaluate, silut_constants, value_and_gradient
 from dpmd.models.tables import evaluate_table, radius_of_input
 
 from .device import HALF, PLAIN, SPLIT
@@ -207,11 +207,19 @@ class HiddenLayer:
 
 @dataclass
 class FittingNetwork:
-    """Hidden layers, the weights (width,) of the last layer and its bias (eV)."""
+    """Hidden layers, the weights (width,) of the last layer and its bias (eV).
+
+    Of HALF, None else: reference (d_stride,) is subtracted from the descriptor, whose product is in the first
+    layer's bias; slope_reference (width,) from what goes back through the first layer, whose product
+    gradient_reference (d_stride,) is added to the gradient.
+    """
 
     layers: list
     top: np.ndarray
     bias: float
+    reference: np.ndarray | None = None
+    slope_reference: np.ndarray | None = None
+    gradient_reference: np.ndarray | None = None
 
 
 def _pad(array, *shape):
@@ -220,27 +228,43 @@ def _pad(array, *shape):
     return padded
 
 
-def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
+def _arrange_inputs(rows, descriptor, n_extra, d_stride):
+    """Rows (M A + n_extra, ...) by the inputs of a file as those of the kernels, (d_stride, ...)."""
+    width, axis, m_even = descriptor.n_embedding, descriptor.axis_neuron, even(descriptor.n_embedding)
+    arranged = np.zeros((d_stride, *rows.shape[1:]))
+    by_axis = rows[: width * axis].reshape(width, axis, -1)
+    for a in range(axis):
+        arranged[a * m_even : a * m_even + width] = by_axis[:, a].reshape(width, *rows.shape[1:])
+    arranged[axis * m_even : axis * m_even + n_extra] = rows[width * axis :]
+    return arranged
+
+
+def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype, reference=None):
     """A fitting network whose first layer takes rows of ``d_stride`` (descriptor, then extra inputs).
+
+    reference : (M A,) for HALF, a descriptor about which the first layer's products are taken, so that only
+    differences from it are rounded: D W + b = (D - D0) W + (D0 W + b), and the same for h W^T backwards.  An
+    energy is a small difference of large sums, which 11 bits of the whole descriptor are too few for (copper:
+    0.9 meV/atom and 100 bar; about the reference a sixth of that).  Later layers do not need it.
 
     Raises ModelError for shapes that the kernels do not know.
     """
     *hidden, last = network.layers
     if last.n_out != 1 or last.activation != "linear" or last.skip != "none" or not hidden:
         raise ModelError("fitting networks must end with one linear output to run on a GPU; use --device cpu")
-    width, axis, m_even = descriptor.n_embedding, descriptor.axis_neuron, even(descriptor.n_embedding)
-    layers = []
+    layers, references = [], {}
     for number, layer in enumerate(hidden):
-        n_in, n_out = fours(layer.n_in), fours(layer.n_out)
+        n_in, n_out, bias = fours(layer.n_in), fours(layer.n_out), layer.bias
         if number == 0:
             if layer.skip != "none":
                 raise ModelError("a fitting network whose first layer has a skip does not run on a GPU")
             weight = np.zeros((d_stride, n_out))
-            by_axis = layer.weight[: width * axis].reshape(width, axis, -1).transpose(1, 0, 2)
-            for a in range(axis):
-                weight[a * m_even : a * m_even + width, : layer.n_out] = by_axis[a]
-            weight[axis * m_even : axis * m_even + n_extra, : layer.n_out] = layer.weight[width * axis :]
+            weight[:, : layer.n_out] = _arrange_inputs(layer.weight, descriptor, n_extra, d_stride)
             n_in = d_stride
+            if reference is not None:
+                inputs = np.concatenate([reference, np.zeros(n_extra)])
+                references, bias = _references(network, inputs, weight)
+                references["reference"] = _arrange_inputs(inputs, descriptor, n_extra, d_stride)
         else:
             if layer.skip == "double" and layer.n_in % 4:
                 raise ModelError(
@@ -252,14 +276,30 @@ def pack_fitting(network, descriptor, n_extra, d_stride, kind, dtype):
             HiddenLayer(
                 weight=pack_weight(weight, kind, dtype),
                 transposed=pack_weight(np.ascontiguousarray(weight.T), kind, dtype),
-                bias=_pad(layer.bias, n_out).astype(dtype),
+                bias=_pad(bias, n_out).astype(dtype),
                 timestep=None if layer.timestep is None else _pad(layer.timestep, n_out).astype(dtype),
                 code=code, parameters=np.array(parameters), skip=_skips[layer.skip], n_in=n_in, n_out=n_out,
             )
         )  # fmt: skip
     scale = 1.0 if last.timestep is None else float(last.timestep[0])
     top = _pad(last.weight[:, 0] * scale, fours(last.n_in)).astype(dtype)
-    return FittingNetwork(layers, top, float(last.bias[0]) * scale)
+    references = {name: array.astype(dtype) for name, array in references.items()}
+    return FittingNetwork(layers, top, float(last.bias[0]) * scale, **references)
+
+
+def _references(network, inputs, weight):
+    """What goes back through the first layer at ``inputs`` and its product, and the layer's bias with D0 W.
+
+    weight : (d_stride, n_out) of the first layer, arranged and padded.
+    """
+    first, *above = network.layers
+    z = inputs[None] @ first.weight + first.bias
+    value, slope, _ = activation(first.activation)(z)
+    if first.timestep is not None:
+        value, slope = value * first.timestep, slope * first.timestep
+    _, gradient = value_and_gradient(Network(tuple(above)), value)
+    slope_reference = _pad((gradient * slope)[0], weight.shape[1])
+    return {"slope_reference": slope_reference, "gradient_reference": weight @ slope_reference}, z[0]
 
 
 __all__ = ["SPLIT", "Embeddings", "FittingNetwork", "pack_embeddings", "pack_exact_networks", "pack_fitting"]

@@ -13,6 +13,8 @@ import pytest
 from dpmd import cli, doctor
 from dpmd.commands import COMMANDS
 
+DATA = Path(__file__).resolve().parents[1] / "data"
+
 
 @pytest.fixture
 def dpmd(capsys):
@@ -174,25 +176,27 @@ def test_errors_of_a_model(dpmd, find_model, labelled_water, tmp_path):
     assert errors(dpmd("test", model, "-s", path, "-n", 1)[1])["Energy"][0] == pytest.approx(abs(energies[0]), rel=1e-4)
 
 
-#: of ``dp test`` of DeePMD-kit 3.2.0 on the first 40 frames
+#: {model: (data set, {quantity: (mean absolute error, root of the mean square)})} of ``dp test`` of DeePMD-kit 3.2.0
 DP_TEST = {
-    "water": {"Energy": (5.752426e-02, 7.047939e-02), "Energy/atom": (2.996055e-04, 3.670802e-04),
-              "Force": (3.216626e-02, 4.183532e-02)},
-    "copper": {"Energy": (None, 6.271140e-02), "Energy/atom": (None, 5.806611e-04), "Force": (None, 2.654780e-02),
-               "Virial": (None, 5.686660e-01)},
+    "water": ("water_dft", {
+        "Energy": (5.527939e-02, 5.527939e-02), "Energy/atom": (2.879135e-04, 2.879135e-04),
+        "Force": (3.331499e-02, 4.689867e-02),
+    }),
+    "copper": ("copper", {
+        "Energy": (4.868902e-02, 6.271140e-02), "Energy/atom": (4.508242e-04, 5.806611e-04),
+        "Force": (1.282620e-02, 2.654780e-02), "Virial": (3.002779e-01, 5.686660e-01),
+    }),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["water", "copper"])
-def test_equals_dp_test(dpmd, shared_file, name):
-    data = shared_file("data/water/data_3" if name == "water" else "data/copper")
-    model = Path(__file__).resolve().parents[2] / "examples" / name / f"{name}.dp"
-    code, text = dpmd("test", model, "-s", data, "-n", 40)
+def test_equals_dp_test(dpmd, find_model, name):
+    data, expected = DP_TEST[name]
+    code, text = dpmd("test", find_model(f"{name}.dp"), "-s", DATA / "sets" / data)
     assert code == 0, text
     found = errors(text)
-    for label, (mean, root) in DP_TEST[name].items():
-        assert found[label][1] == pytest.approx(root, abs=1e-6)
-        assert mean is None or found[label][0] == pytest.approx(mean, abs=1e-6)
+    for label, values in expected.items():
+        assert found[label] == pytest.approx(values, abs=1e-6)
 
 
 def test_parity_plot(dpmd, find_model, labelled_water, tmp_path):
@@ -223,17 +227,17 @@ def test_nothing_to_compare(dpmd, find_model, small_water, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "file"),
     [
-        (["--frequency", 10], "devi_data3.out"),
-        (["--frequency", 40, "--atomic"], "devi_data3_atomic.out"),
-        (["--frequency", 10, "--real_error"], "devi_data3_real.out"),
+        ([], "plain"),
+        (["--atomic"], "atomic"),
+        (["--real_error"], "real"),
     ],
 )
-def test_equals_dp_model_devi(dpmd, shared_file, find_model, tmp_path, flags, file):
+def test_equals_dp_model_devi(dpmd, find_model, tmp_path, flags, file):
     """The files of DeePMD-kit 3.2.0, line by line; numbers may differ in the last digit."""
-    reference = shared_file(f"fixtures/model_devi_cli/{file}").read_text().splitlines()
-    data = shared_file("data/water/data_3")
+    reference = (DATA / "model_devi" / f"{file}.out").read_text().splitlines()
+    data = DATA / "sets" / "water_md"
     models = [find_model(f"water_md{k}.pb") for k in range(4)]
-    code, text = dpmd("model-devi", "-m", *models, "-s", data, "-o", tmp_path / "devi.out", *flags)
+    code, text = dpmd("model-devi", "-m", *models, "-s", data, "-o", tmp_path / "devi.out", "--frequency", 10, *flags)
     assert code == 0, text
     lines = (tmp_path / "devi.out").read_text().splitlines()
     assert lines[1] == reference[1]

@@ -5,7 +5,9 @@ and their ids are in no order.
 """
 
 import inspect
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -360,6 +362,38 @@ def test_why_the_sum_does_not_stay(make, reason):
     assert make().not_conserved() == reason
 
 
+PRESSURE = {"type": "npt", "pressure_bar": 1000.0}
+#: {name: (ensemble, why there is no drift)}
+RAMPS = {
+    "chain": ({"type": "nvt", "thermostat": "nose-hoover", "temperature_K": [300.0, 350.0]}, "target temperature"),
+    "pressure": (PRESSURE | {"temperature_K": 300.0, "pressure_bar": [0.0, 9000.0]}, "target pressure"),
+    "berendsen": (PRESSURE | {"temperature_K": 300.0, "barostat": "berendsen"}, "Berendsen barostat"),
+    "csvr": ({"type": "nvt", "temperature_K": [300.0, 350.0]}, None),
+}
+
+
+@pytest.mark.parametrize("name", RAMPS)
+def test_no_drift_of_what_is_not_conserved(name, water_run):
+    """Neither in the log nor in the summary, nor a panel on the report's page; csvr books all that it does."""
+    from dpmd import report
+
+    ensemble, reason = RAMPS[name]
+    code, text = water_run(ensemble=ensemble)
+    assert code == 0
+    summary = json.loads(Path("run.summary.json").read_text(encoding="utf-8"))
+    panels = report._panels(report.find(Path(), None))
+    if reason is None:
+        assert "drift" in text
+        assert summary["drift_meV_per_atom_ns"] is not None
+        assert summary["not_conserved"] is None
+    else:
+        assert reason in text
+        assert "meV/atom/ns" not in text
+        assert summary["drift_meV_per_atom_ns"] is None
+        assert reason in summary["not_conserved"]
+    assert (report._conserved in panels) == (reason is None)
+
+
 # --------------------------------------------------------------------- integrators and thermostats
 
 
@@ -405,15 +439,15 @@ def test_noise_that_adds_up_to_zero():
 def test_stochastic_rescaling(make):
     """The mean of K follows c K + (1 - c) f k T / 2 from step to step; its variance in the end is f (k T)^2 / 2."""
     kelvin, tau, c = 400.0, 0.004, math.exp(-DT / 0.004)
-    system = atoms(n=20, speed=1.0)
+    system = atoms(n=3, speed=1.0)  # with few degrees of freedom each of them counts
     fix, seen = make(Ramp(kelvin), tau, 11), []
     simulation = Simulation(system, Free(), OpenSpace(), with_verlet(fix))
     simulation.every(1, lambda s: seen.append(kinetic(s.system)))
     simulation.run(6000)
-    seen, freedom = np.array(seen), 3 * 20 - 3
+    seen, freedom = np.array(seen), 3 * 3 - 3
     mean = freedom * BOLTZMANN * kelvin / 2
-    assert (seen[1:] - c * seen[:-1]).mean() == pytest.approx((1 - c) * mean, rel=0.02)
-    assert seen[100:].var() == pytest.approx(freedom * (BOLTZMANN * kelvin) ** 2 / 2, rel=0.1)
+    assert (seen[1:] - c * seen[:-1]).mean() == pytest.approx((1 - c) * mean, rel=0.05)
+    assert seen[100:].var() == pytest.approx(freedom * (BOLTZMANN * kelvin) ** 2 / 2, rel=0.15)
     lag = np.corrcoef(seen[100:-1], seen[101:])[0, 1]
     assert lag == pytest.approx(c, abs=0.03)
 

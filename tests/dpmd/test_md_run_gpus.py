@@ -97,7 +97,7 @@ def test_overflow_counts_every_atom_once(run, small_water):
     small_water.set_cell(small_water.cell * 0.8, scale_atoms=True)
     ase.io.write("start.extxyz", small_water, format="extxyz")
     for gpus in (0, 2):
-        code, text = run(f"with{gpus}", gpus, 4, max_displacement=3.0)
+        code, text = run(f"with{gpus}", gpus, 6, max_displacement=3.0, skin=0.1)
         assert code == 0, text
         told = re.search(r"(\S+) atoms, on average over the steps, had more", text)
         assert float(told[1]) == 48, text

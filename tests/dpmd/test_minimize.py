@@ -66,6 +66,15 @@ def test_the_end_is_in_double_where_rounding_stalls(copper_run, minimum, method)
     assert 0 < found["double_from_iteration"] < found["iterations"]
 
 
+@pytest.mark.gpu
+def test_the_end_is_in_double_on_a_gpu(copper_run, minimum, gpu):
+    code, text = copper_run("--device", "cuda")
+    assert code == 0, text
+    assert "device      cuda:0" in text
+    assert "in double precision from iteration" in text
+    assert summary()["energy_eV"][1] == pytest.approx(minimum, abs=1e-7)
+
+
 def test_no_double_where_nothing_stalls(copper_run):
     _, text = copper_run(force_tolerance_eV_A=1e-3)
     assert "force tolerance; energy" in text

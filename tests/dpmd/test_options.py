@@ -278,6 +278,52 @@ def test_a_potential_that_is_given_has_its_own(find_model, small_water):
             Simulation.from_atoms(small_water, potential, initial_temperature_K=300, **{name: value})
 
 
+def test_overflow_that_begins_later_stops_a_script(doors, monkeypatch):
+    """What is asked before step 0 is left out here."""
+    monkeypatch.setattr("dpmd.preflight.check_selection", lambda *_: ([], []))
+    assert "step 0: 24 atoms have more neighbours" in doors.script("on_overflow", "error", True)
+
+
+def test_lists_of_structures_tell_overflow(doors):
+    potential = Potential(doors.model, threads=1, on_overflow="error")
+    with pytest.raises(ValueError, match="48 atoms have more neighbours"):
+        potential.evaluate([doors.atoms["dense"]] * 2)
+
+
+def test_python_passes_on_how_ranks_share(doors, monkeypatch):
+    from dpmd.parallel import OneProcess
+
+    given, make = [], Potential.domain
+    monkeypatch.setattr(Potential, "domain", lambda self, p, **how: given.append(how) or make(self, p, **how))
+    how = {"decomposition": "node", "balance": "work", "halo_precision": "single"}
+    Simulation.from_atoms(doors.atoms["plain"], doors.model, initial_temperature_K=9, processes=OneProcess(), **how)
+    assert given == [how]
+
+
+def test_options_of_the_model_hold_for_its_committee(water_run, tmp_path):
+    """A committee of twice the same model agrees to the last bit, whatever bases its tables have."""
+    for flags in (["--rank", "2"], ["--no-low-rank"], ["--no-tabulate"]):
+        code, text = water_run(
+            *flags, "--overwrite", model={"committee": ["model"], "deviation_every": 1}, run={"steps": 1}
+        )
+        assert code == 0, text
+        rows = np.loadtxt(tmp_path / "run.model_devi.out")
+        assert np.abs(rows[:, 1:]).max() == 0.0
+
+
+def test_overwrite_counts_when_a_run_goes_on(water_run, tmp_path):
+    """For files that the run which is continued did not write."""
+    assert water_run(run={"steps": 2}, checkpoint={"every": 1})[0] == 0
+    (tmp_path / "other.extxyz").write_text("of somebody else")
+    longer = {"run": {"steps": 4}, "output": [{"file": "other.extxyz", "every": 1}]}
+    code, text = water_run("--continue", **longer)
+    assert code == 2
+    assert "--overwrite" in text
+    code, text = water_run("--continue", "--overwrite", **longer)
+    assert code == 0, text
+    assert len(ase.io.read("other.extxyz", ":")) == 2
+
+
 def test_options_of_ranks_are_used_by_ranks(mpi_run, doors, tmp_path):
     """What one process only remarks on, several use."""
     program = str(Path(__file__).parent / "programs" / "md_run_ranks.py")

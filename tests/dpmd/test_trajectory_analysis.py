@@ -291,6 +291,16 @@ def test_samples_are_not_mixed_with_others(water_run):
     assert Path("msd.csv").read_text().startswith("# mean square displacement; steps 30 to 30")
 
 
+def test_analyses_without_samples_and_with_too_many_are_told(water_run):
+    section = {"type": "msd", "every": 3, "first_step": 19}
+    code, text = water_run(analysis=[section])
+    assert code == 0
+    assert "msd.csv will not be written: its first sample is due at step 21, and steps = 20" in text
+    assert not Path("msd.csv").exists()
+    _, text = water_run("--check", "--overwrite", analysis=[section], run={"steps": 10**8})
+    assert f"samples of msd.csv will take {24 * 24 * (10**8 // 3 - 6) / 2**30:.1f} GiB" in text
+
+
 def test_distances_reach_to_the_cutoff_of_the_model(water_run):
     assert water_run(analysis=[{"type": "rdf", "bins": 60}], run={"steps": 0})[0] == 0
     assert table("rdf.csv")["r_A"][-1] == pytest.approx(5.95)

@@ -73,7 +73,7 @@ class _Connection:
 class EmulatedDevice:
     """See :class:`dpmd.kernels.cuda.CudaDevice`.  folder : for compiled kernels."""
 
-    name, has_bf16, xp, index, identity = "emulation on a CPU", True, np, 0, "the only one"
+    name, has_bf16, fast_double, xp, index, identity = "emulation on a CPU", True, True, np, 0, "the only one"
     memory_errors = ()
 
     def __init__(self, folder):

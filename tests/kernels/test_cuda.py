@@ -103,6 +103,11 @@ def test_emulated_single(find_cases, evaluate, emulated, precision, limit):
     result, reference = evaluate(operators, case), case.load()
     rms = np.sqrt((reference["force"] ** 2).mean())
     assert np.sqrt(((result["forces"] - reference["force"]) ** 2).mean()) < limit * max(rms, 0.1)
+    if precision == "mixed":  # what minimisations end with
+        double = operators.in_double()
+        assert np.abs(evaluate(double, case)["forces"] - reference["force"]).max() < 1e-7
+        assert double.device is operators.device
+        assert double.in_double() is double
 
 
 def test_emulated_overflow(find_cases, evaluate, emulated):

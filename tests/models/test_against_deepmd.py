@@ -163,7 +163,7 @@ def test_every_model_has_a_reference(find_cases):
     expected = {"water_md0.pb", "water_md0.dp", "water_md0.pth", "water_md1.pb", "water_md2.pb", "water_md3.pb",
                 "water_md0_c.pb", "water_md0_c.pth", "f_onesideF.dp", "f_onesideF.pth", "f_exclude.dp",
                 "f_exclude.pth", "f_exclude_c.pb", "f_faparam.dp", "f_faparam.pth", "f_resnetdt.pb", "f_rect_nets.pb",
-                "f_linear_tanh.pb", "f_relu6.pb", "f_atomener.pb", "f_float32.pb"}  # fmt: skip
+                "f_linear_tanh.pb", "f_relu6.pb", "f_atomener.pb", "f_float32.pb", "water.dp", "copper.dp"}  # fmt: skip
     assert expected <= names
 
 

@@ -58,3 +58,11 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         write_text(tmp_path / "nowhere" / "x.txt", "text")
     assert error.value.filename == str(tmp_path / "nowhere" / "x.txt")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_told_with_the_name():
+    with pytest.raises(OSError, match="No space left") as error:
+        write_text("/dev/full", "text")
+    assert error.value.filename == "/dev/full"
+    assert os.path.exists("/dev/full")

@@ -53,18 +53,6 @@ def test_formats_agree(find_model, name, formats):
     assert_same_model(*(load(find_model(f"{name}.{suffix}")) for suffix in formats))
 
 
-@pytest.mark.parametrize("name", ["water", "copper"])
-def test_trained_models(shared_file, name):
-    plain = load(shared_file(f"models/{name}.dp"))
-    assert_same_model(plain, load(shared_file(f"models/{name}.pth")))
-    compressed = load(shared_file(f"models/{name}_compressed.pb"))
-    assert compressed.compressed
-    assert not plain.compressed
-    assert plain.descriptor.n_out == compressed.descriptor.n_out == 1600
-    np.testing.assert_allclose(compressed.fitting.energy_bias, plain.fitting.energy_bias, rtol=1e-12)
-    assert_tables_match_networks(compressed, plain)
-
-
 def test_yaml_and_json_are_the_same_tree(find_model, dp_tree, tmp_path):
     def written(node):
         if isinstance(node, dict):
@@ -222,8 +210,3 @@ def test_compressed_archives_keep_their_networks(find_model):
     for j in range(2):
         assert_same_networks(compressed.descriptor.embeddings[0][j].network, plain.descriptor.embeddings[0][j].network)
     assert load(find_model("water_md0_c.pb")).descriptor.embeddings[0][0].network is None
-
-
-def test_large_fixtures(shared_file):
-    assert load(shared_file("fixtures/models/cu_big_c.pb")).descriptor.sel == (500,)
-    assert load(shared_file("fixtures/models/water_big.pb")).fitting.networks[1].widths == (240, 240, 240, 1)

@@ -1,5 +1,6 @@
 """Models written as .dp and .yaml are the same function when they are read again."""
 
+import h5py
 import numpy as np
 import pytest
 
@@ -69,3 +70,12 @@ def test_own_format(find_model, tmp_path):
     model = tabulate(load(find_model("water_md0.dp")))
     assert write(model, tmp_path / "model.dptab") == []
     assert load(tmp_path / "model.dptab").type_map == model.type_map
+
+
+def test_tables_do_not_tell_where_the_model_was(find_model, tmp_path):
+    """The name of the file that it was made of, and not the folder, which would tell users and paths."""
+    model = load(find_model("water_md0.dp").resolve())
+    write(model, tmp_path / "model.dptab")
+    assert "of water_md0.dp:" in load(tmp_path / "model.dptab").source.format
+    with h5py.File(tmp_path / "model.dptab") as file:
+        assert str(find_model("water_md0.dp").parent) not in file.attrs["json"]

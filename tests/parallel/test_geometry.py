@@ -138,10 +138,9 @@ def test_grid_of_a_slab_with_open_sides_avoids_useless_cuts():
 
 @pytest.mark.parametrize("shape", ["culled", "rectangular"])
 @pytest.mark.parametrize("cell", [CELLS["brick"] * 4, CELLS["triclinic"] * 4], ids=["brick", "triclinic"])
-def test_exchanges_agree_with_counting_boxes_and_atoms(cell, shape):
-    """Enumerate ranks, nodes and sampled atoms one by one, for a grid with wrap-around."""
-    node_grid, rank_grid, cutoff = (3, 2, 4), (2, 2, 1), 7.0
-    grid = np.array(node_grid) * rank_grid
+def test_node_exchange_agrees_with_counting_boxes_and_atoms(cell, shape):
+    """Enumerate nodes and sampled atoms one by one, for a grid with wrap-around."""
+    grid, cutoff = (3, 2, 1), 7.0
     edges = geometry.box_edges(cell, grid)
     points, sampled = sample_around(edges, cutoff, count=40_000, seed=3)
     if shape == "culled":
@@ -149,28 +148,20 @@ def test_exchanges_agree_with_counting_boxes_and_atoms(cell, shape):
     else:
         inside = np.ones(len(points), dtype=bool)
     owners = np.floor(points[inside]).astype(int)
-    inter = within = 0.0
-    for index in product(*(range(n) for n in rank_grid)):
-        node = (index + owners) % grid // rank_grid
-        foreign = (node != 0).any(1)
-        inter += foreign.sum()
-        within += (~foreign & (owners != 0).any(1)).sum()
+    foreign = (owners % grid != 0).any(1)
     unit = sampled / len(points)
-    counted = geometry.direct_exchange(cell, node_grid, rank_grid, cutoff, shape)
-    assert counted.volume == pytest.approx(inter * unit, rel=0.03)
-    assert counted.volume_within == pytest.approx(within * unit, rel=0.06)
+    counted = geometry.node_exchange(cell, grid, cutoff, shape)
+    assert counted.volume == pytest.approx(foreign.sum() * unit, rel=0.03)
+    assert counted.volume_within == pytest.approx((~foreign & (owners != 0).any(1)).sum() * unit, rel=0.06)
+    assert counted.messages == len(np.unique(owners[foreign] % grid, axis=0))
 
 
 @pytest.mark.parametrize("shape", geometry.HALO_SHAPES)
 def test_all_shapes_conserve_the_halo_volume(shape):
-    cell, node_grid, rank_grid, cutoff = np.diag([40.0, 30.0, 50.0]), (4, 3, 5), (2, 1, 2), 8.0
+    cell, node_grid, cutoff = np.diag([40.0, 30.0, 50.0]), (4, 3, 5), 8.0
     node = geometry.node_exchange(cell, node_grid, cutoff, shape)
     halo = geometry.halo_volume(geometry.box_edges(cell, node_grid), cutoff, shape)
     assert node.volume + node.volume_within == pytest.approx(halo)
-    direct = geometry.direct_exchange(cell, node_grid, rank_grid, cutoff, shape)
-    rank_box = geometry.box_edges(cell, (8, 3, 10))
-    assert direct.volume + direct.volume_within == pytest.approx(4 * geometry.halo_volume(rank_box, cutoff, shape))
-    assert node.volume <= direct.volume
 
 
 def test_staged_exchange_by_simulation():
@@ -198,8 +189,7 @@ def test_staged_exchange_by_simulation():
 def test_one_node_sends_nothing():
     cell = np.eye(3) * 12.0
     one = (1, 1, 1)
-    node, direct = geometry.node_exchange(cell, one, 8.0), geometry.direct_exchange(cell, one, one, 8.0)
-    for exchange in (node, direct, geometry.staged_exchange(cell, one, one, 8.0)):
+    for exchange in (geometry.node_exchange(cell, one, 8.0), geometry.staged_exchange(cell, one, one, 8.0)):
         assert exchange.messages == 0
         assert exchange.volume == 0
         assert exchange.rounds == 0
@@ -213,10 +203,9 @@ def test_published_fugaku_set_up():
     assert geometry.choose_nested_grid(cell, 12_000, 4)[1] == rank_grid
     for shape in ("culled", "rectangular"):
         node = geometry.node_exchange(cell, node_grid, cutoff, shape)
-        direct = geometry.direct_exchange(cell, node_grid, rank_grid, cutoff, shape)
+        rank_box = geometry.box_edges(cell, np.multiply(node_grid, rank_grid))
         assert node.messages <= 44
-        assert node.messages / direct.messages < 0.25
-        assert node.volume / direct.volume < 0.45
+        assert node.volume / (4 * geometry.halo_volume(rank_box, cutoff, shape)) < 0.45
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_fixes_computes_outputs(script, head):
     drift = np.ptp(first["Econserve"])
     assert drift < 0.5 * np.ptp(first["TotEng"])  # removed momentum is not counted
     assert len(Path("msd.txt").read_text().splitlines()) == 2 + 3
-    assert len(Path("p.txt").read_text().splitlines()) == 1 + 4
+    assert len(Path("p.txt").read_text().splitlines()) == 1 + 5  # step 10 at the end of a run and at the start of one
     rdf = Path("rdf.txt").read_text().splitlines()
     assert rdf[3].split() == ["0", "20"]
     assert rdf[4].split()[:2] == ["1", "0.125"]
@@ -264,6 +264,21 @@ def test_fixes_computes_outputs(script, head):
     assert len(frames[0]) == 192
     assert Path("a.dcd").stat().st_size == 4 * (3 * (192 * 4 + 8) + 56) + 276
     assert len(Path("a.xyz").read_text().splitlines()) == 4 * 194
+
+
+def test_ave_time_overwrite_keeps_the_last_means_alone(script, head):
+    script(
+        head + "variable s equal step\nfix 1 all ave/time 1 1 5 v_s ave running file all.txt\n"
+        "fix 2 all ave/time 1 1 5 v_s ave running overwrite file last.txt\n"
+        "compute r all rdf 4 cutoff 5.0\nfix 3 all ave/time 5 1 5 c_r[*] mode vector overwrite file rdf.txt\nrun 20\n"
+    )
+    title, names, *rows = Path("all.txt").read_text().splitlines()
+    assert rows == ["0 0", "5 2.5", "10 5", "15 7.5", "20 10"]
+    last = Path("last.txt").read_text().splitlines()
+    assert last == [title.replace("fix 1", "fix 2"), names, "20 10"]
+    rdf = [line.split() for line in Path("rdf.txt").read_text().splitlines()]
+    assert rdf[3] == ["20", "4"]
+    assert [row[0] for row in rdf[4:]] == ["1", "2", "3", "4"]
 
 
 def test_minimise(script, head):

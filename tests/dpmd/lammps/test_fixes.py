@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpmd.errors import InputError
 from dpmd.lammps.fixes import FIXES
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -126,18 +127,23 @@ CASES = {
     ),
     "ave/time": (
         NVE + "fix 2 all ave/time 2 2 4 c_thermo_temp v_twice file mean.txt\n"
-        "fix 3 all ave/time 1 3 4 c_thermo_temp ave running start 4\n"
+        "fix 3 all ave/time 1 3 4 c_thermo_temp ave running start 8\n"
         "fix 4 all ave/time 1 1 4 c_thermo_temp ave window 2\n"
         "fix 5 all ave/time 4 1 4 c_thermo_temp mode vector file vector.txt",
         "f_2[1] f_2[2] f_3 f_4",
     ),
-    "vector": (NVE + "fix 2 all vector 2 c_thermo_temp v_twice\nvariable first equal f_2[1][2]", "v_first"),
+    "vector": (
+        NVE + "fix 2 all vector 2 c_thermo_temp v_twice\nvariable first equal f_2[1][2]\n"
+        "fix 3 all vector 4 c_thermo_temp\nvariable other equal f_3[1]", "v_first v_other",
+    ),
 }  # fmt: skip
 #: fixes whose numbers are random in LAMMPS too, or that need a minimisation: tests of their own, below
 OTHERWISE = {"temp/csvr", "box/relax"}
 FILES = {"print": ["printed.txt"], "ave/time": ["mean.txt", "vector.txt"], "vector": ["vector.txt"]}
 #: commands after the runs
-AFTER = {"vector": 'print "$(f_2[11][1]) $(f_2[11][2])" file vector.txt\n'}
+_RESET = "reset_timestep 3\ntimestep 0.0007\nrun 9\n"
+AFTER = dict.fromkeys(("nvt", "npt with ramps", "temp/berendsen", "langevin", "deform", "recenter", "momentum"), _RESET)
+AFTER["vector"] = 'print "$(f_2[11][1]) $(f_2[11][2]) $(f_3[1]) $(f_3[6])" file vector.txt\n'
 
 
 def text(name, early="0.0005", data="water24.lmp", model="water_md0.pb"):
@@ -145,8 +151,8 @@ def text(name, early="0.0005", data="water24.lmp", model="water_md0.pb"):
     fixes, columns = CASES[name]
     head = HEAD.format(early=early, data=data, model=model)
     style = f"thermo_style custom {_ALWAYS} {columns}\nthermo_modify format float %.15g\n"
-    end = "write_dump all custom end.dump id x y z vx vy vz modify sort id\n" + AFTER.get(name, "")
-    return head + fixes + "\n" + style + TAIL + end
+    end = "write_dump all custom end.dump id x y z vx vy vz modify sort id\n"
+    return head + fixes + "\n" + style + TAIL + AFTER.get(name, "") + end
 
 
 def tables(log):
@@ -193,6 +199,74 @@ def test_as_lammps(name, script):
     late = script(text(name, early="0.00001"))
     assert tables(late) == rows.tolist()
     assert Path("end.dump").read_text(encoding="utf-8") == end
+
+
+SHORT = HEAD.format(early="0.0005", data="water24.lmp", model="water_md0.pb")
+
+
+def test_csvr(script):
+    """The reservoir gains what the group loses; nobody else is scaled; f_ID is ecouple."""
+    style = f"thermo_style custom {_ALWAYS} {_ENERGY}\nthermo_modify format float %.15g\nthermo 1\n"
+    run = "run 1\nwrite_dump o custom one.dump id vx vy vz modify sort id\nrun 99\n"
+    seen = {}
+    for fix in ("fix 2 h temp/csvr 100 100 0.02 77\n", "fix 2 all temp/csvr 330 330 1e9 77\n"):
+        rows = np.array(tables(script(SHORT + NVE + fix + style + run))).T
+        columns = dict(zip(f"{_ALWAYS} {_ENERGY}".split(), rows, strict=True))
+        assert np.array_equal(columns["f_2"], columns["ecouple"])
+        assert np.ptp(columns["econserve"]) < 3e-3
+        seen[fix] = columns, Path("one.dump").read_text(encoding="utf-8")
+    (cooled, others), (free, same) = seen.values()
+    assert others == same
+    assert cooled["c_kh"][-30:].mean() < 0.6 * free["c_kh"][-30:].mean()
+    assert cooled["f_2"][-1] > 0.3
+
+
+REFUSED = {
+    "thermo_style custom step f_1": "f_1 has no scalar",
+    "thermo_style custom step f_3": "f_3 has no scalar",
+    "thermo_style custom step f_2[1]": r"f_2 has no vector",
+    "fix_modify 2 energy yes": r"fix 2 \(langevin\) has no potential energy",
+    "fix_modify 3 energy yes": r"fix 3 \(setforce\) has no potential energy",
+    "fix 4 all ave/time 1 1 1 c_thermo_temp\nreset_timestep 0": r"fix 4 \(ave/time\) counts steps",
+    "fix 4 all vector 1 c_thermo_temp\nreset_timestep 0": r"fix 4 \(vector\) counts steps",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused_before_anything_runs(line, script):
+    fixes = NVE + "fix 2 all langevin 300 300 0.1 5 tally yes\nfix 3 o setforce 0 0 0\n"
+    with pytest.raises(InputError, match=rf"in.script:2\d: .*{REFUSED[line]}"):
+        script(SHORT + fixes + line + "\nrun 1\n")
+    assert not Path("log.lammps").exists() or "Loop time" not in Path("log.lammps").read_text(encoding="utf-8")
+
+
+#: {what: (arguments of box/relax, {thermo keyword of a pressure: bar})}
+RELAXED = {
+    "iso": ("iso 5000 vmax 0.005", {"press": 5000}),
+    "aniso": ("aniso 8000 couple xy vmax 0.005", {"press": 8000, "pzz": 8000}),
+    "x z": ("x 7000 z 7000 vmax 0.005", {"pxx": 7000, "pzz": 7000}),
+    "tri": ("tri 6000 vmax 0.005", {"pxx": 6000, "pyy": 6000, "pzz": 6000, "pxy": 0, "pxz": 0, "pyz": 0}),
+}
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_box_relax(name, script):
+    """The cell ends at the pressure; what is coupled keeps its ratio, what is not coupled stays."""
+    arguments, wanted = RELAXED[name]
+    names = ["step", "pxx", "pyy", "pzz", "pxy", "pxz", "pyz", "press", "lx", "ly", "lz", "vol"]
+    head = SHORT + ("change_box all triclinic\n" if name == "tri" else "") + "change_box all x scale 1.01 remap\n"
+    log = script(
+        head + f"velocity all set 0 0 0\nfix 2 all box/relax {arguments}\nthermo_style custom {' '.join(names)}\n"
+        "thermo_modify format float %.15g\nthermo 1\nminimize 0 1e-4 1500 9000\n"
+    )  # fmt: skip
+    columns = dict(zip(names, np.array(tables(log)).T, strict=True))
+    for key, pressure in wanted.items():
+        assert columns[key][-1] == pytest.approx(pressure, abs=5), key
+    ratio = columns["lx"] / columns["ly"]
+    assert (np.ptp(ratio) < 1e-12) == (name in ("iso", "aniso"))
+    assert (np.ptp(columns["ly"]) == 0) == (name == "x z")
+    growth = np.abs(np.diff(columns["lx"]) / columns["lx"][:-1])
+    assert 0.002 < growth.max() < 0.0051
 
 
 def make(lmp):

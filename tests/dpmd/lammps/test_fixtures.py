@@ -14,7 +14,7 @@ from dpmd.lammps.interpreter import run_script
 DATA = Path(__file__).resolve().parents[2] / "data" / "lammps"
 PROGRAM = Path(__file__).parent / "programs" / "scripts.py"
 SCRIPTS = [
-    "water_md0_nve", "water_nve", "water_tri_nve", "water_nopbc", "water_mixedbc_ppf", "cu_nve_compressed", "water_nvt",
+    "water_md0_nve", "water_nve", "water_tri_nve", "water_nopbc", "water_mixedbc_ppf", "cu_nve", "water_nvt",
     "water_npt_iso", "water_tri_npt", "water_sp_real_units", "water_sp_peratom", "water_tri_sp_peratom", "faparam",
     "devi", "devi2", "devi_atomic", "devi_rel",
 ]  # fmt: skip
@@ -54,33 +54,26 @@ def largest_error(name, ours, theirs):
 
 
 @pytest.fixture
-def prepare(find_model, shared_file):
-    """Function: a stored script, at most 50 steps of it, into a folder as in.script; returns the stored folder."""
+def prepare(find_model):
+    """Function: a stored script, at most 50 steps of it, into a folder as in.script."""
 
     def put(name, target):
-        folder = DATA if (DATA / f"{name}.log").exists() else shared_file(f"fixtures/lammps/{name}.log").parent
-        text = (folder / f"{name}.in").read_text()
+        text = (DATA / f"{name}.in").read_text()
         for data in re.findall(r"\S+\.lmp", text):
-            source = folder / data
-            shutil.copy(source if source.exists() else shared_file(f"fixtures/lammps/{data}"), target)
-        for model in set(re.findall(r"\.\./models/(\S+)", text)):
-            try:
-                text = text.replace(f"../models/{model}", str(find_model(model)))
-            except KeyError:
-                pytest.skip(f"{model} is not there")
+            shutil.copy(DATA / data, target)
+        text = re.sub(r"\.\./models/(\S+)", lambda match: str(find_model(match[1])), text)
         text = re.sub(r"^run +(\d+)", lambda m: f"run {min(int(m[1]), 50)}", text, flags=re.M)
         (target / "in.script").write_text(text)
-        return folder
 
     return put
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name, prepare, tmp_path, monkeypatch):
-    folder = prepare(name, tmp_path)
+    prepare(name, tmp_path)
     monkeypatch.chdir(tmp_path)
     assert run_script("in.script", OPTIONS) == 0
-    compare(name, folder, tmp_path)
+    compare(name, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -93,23 +86,18 @@ def test_script(name, prepare, tmp_path, monkeypatch):
 )
 def test_scripts_on_several_ranks(n, decomposition, names, prepare, tmp_path, mpi_run):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
-    folders = {}
     for name in names:
-        target = tmp_path / name
-        target.mkdir()
-        try:
-            folders[name] = prepare(name, target)
-        except pytest.skip.Exception:  # its model or data are elsewhere
-            continue
-    code, text = mpi_run(n, PROGRAM, decomposition, *(str(tmp_path / name) for name in folders))
+        (tmp_path / name).mkdir()
+        prepare(name, tmp_path / name)
+    code, text = mpi_run(n, PROGRAM, decomposition, *(str(tmp_path / name) for name in names))
     assert code == 0, text
-    for name, folder in folders.items():
-        compare(name, folder, tmp_path / name)
+    for name in names:
+        compare(name, tmp_path / name)
 
 
-def compare(name, folder, where):
-    """The output in ``where`` is what LAMMPS left in ``folder``."""
-    ours, theirs = read_log(where / "log.lammps"), read_log(folder / f"{name}.log")
+def compare(name, where):
+    """The output in ``where`` is what LAMMPS left."""
+    ours, theirs = read_log(where / "log.lammps"), read_log(DATA / f"{name}.log")
     assert list(ours) == list(theirs)
     n = min(len(ours["Step"]), len(theirs["Step"]))
     assert n >= min(len(theirs["Step"]), 6)
@@ -117,13 +105,13 @@ def compare(name, folder, where):
     errors = {column: largest_error(column, ours, theirs) for column in ours}
     print(name, {k: f"{v:.1e}" for k, v in errors.items()})
     assert max(errors.values()) < 1e-6, errors
-    if (folder / f"{name}.md.out").exists():
-        a, b = (path.read_text().splitlines() for path in (where / f"{name}.md.out", folder / f"{name}.md.out"))
+    if (DATA / f"{name}.md.out").exists():
+        a, b = (path.read_text().splitlines() for path in (where / f"{name}.md.out", DATA / f"{name}.md.out"))
         assert a[0] == b[0]
         mine, yours = (np.array([[float(v) for v in line.split()] for line in lines[1:]]) for lines in (a, b))
         assert mine.shape == yours.shape
         assert np.abs(mine - yours).max() < 1e-6
-    if (folder / f"{name}.peratom.dump.gz").exists():
-        mine, yours = read_columns(where / f"{name}.peratom.dump"), read_columns(folder / f"{name}.peratom.dump.gz")
+    if (DATA / f"{name}.peratom.dump.gz").exists():
+        mine, yours = read_columns(where / f"{name}.peratom.dump"), read_columns(DATA / f"{name}.peratom.dump.gz")
         assert np.abs(mine[:, 2] - yours[:, 2]).max() < 1e-9
         assert np.abs(mine[:, 3:] - yours[:, 3:]).max() < 1e-9 * np.abs(yours[:, 3:]).max()

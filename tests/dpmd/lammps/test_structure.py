@@ -108,3 +108,92 @@ def test_room_for_what_may_come(script):
     ):
         with pytest.raises(InputError, match=words):
             script(f"atom_style full\n{command}\n")
+
+
+BONDS = """bonded
+
+3 atoms
+2 atom types
+2 bonds
+1 bond types
+
+0 12 xlo xhi
+0 12 ylo yhi
+0 12 zlo zhi
+
+Masses
+
+1 15.999
+2 1.008
+
+Atoms # full
+
+1 1 1 0 6.0 6.0 6.3
+2 1 2 0 6.0 6.76 5.7
+3 1 2 0 6.0 5.24 5.7
+
+Bonds
+
+1 1 1 2
+2 1 1 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("special", "noted"),
+    [
+        ("", True), ("special_bonds amber", True), ("special_bonds lj/coul 0 1 1", True),
+        ("special_bonds lj/coul 1 1 1", False), ("special_bonds lj 1 1 1", False),
+        ("special_bonds lj/coul 1e-50 1e-50 1e-50 angle yes", False), ("special_bonds coul 0.5 0.5 0.5", False),
+    ],
+)  # fmt: skip
+def test_bonded_pairs_that_lammps_leaves_out(script, special, noted):
+    """Where LAMMPS prints -457.15 eV for the water molecule of this file, it is noted; else -467.11 eV, as here."""
+    Path("bonds.data").write_text(BONDS)
+    log = script(
+        f"units metal\natom_style full\nbond_style zero\nread_data bonds.data\n{special}\nbond_coeff *\n"
+        "pair_style deepmd water_md0.pb\npair_coeff * * O H\nrun 0\nrun 0\n"
+    )
+    assert log.count("Note: the data file has bonds") == int(noted)
+
+
+#: velocities (Å/ps) that LAMMPS gives to the first two of 32 copper atoms, fcc 3.62 Å
+VELOCITIES = {
+    "all create 300 123 loop local": (
+        (-2.6659787220, 0.9303480733, -1.8026611264), (3.2154467935, 3.3896661367, -1.8970786386)),
+    "all create 300 123 loop local dist gaussian": (
+        (-0.0520500865, -1.0050313141, 0.7292310728), (-0.6178653177, 0.0755602902, 0.9517029893)),
+    "a create 300 123 loop local": (
+        (-2.9273826556, 0.8723206114, -0.4890843755), (2.6613450009, 3.2092470658, -0.5788030602)),
+    "all create 300 123 temp t": (
+        (-3.2131357542, -2.1178572178, 2.7442221546), (-0.4530695004, 0.2293299427, 2.6942693209)),
+    "all set 1 2 NULL": ((3.62, 7.24, 0), (3.62, 7.24, 0)),
+    "all set 1 2 3 units lattice": ((3.62, 7.24, 10.86), (3.62, 7.24, 10.86)),
+    "all set 1 2 3 units box": ((1, 2, 3), (1, 2, 3)),
+    "all ramp vx 0 5 y 0 3 units lattice": ((0, 0, 0), (3.0166666667, 0, 0)),
+    "all ramp vx 0 5 y 0 3": ((0, 0, 0), (3.0166666667, 0, 0)),
+    "all ramp vx 0 5 y 0 3 units box": ((0, 0, 0), (3.0166666667, 0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", VELOCITIES)
+def test_velocities(script, command):
+    script(
+        "units metal\nlattice fcc 3.62\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 63.5\n"
+        f"group a id 1:10\ncompute t a temp\nvelocity {command}\n"
+        "write_dump all custom out.dump id vx vy vz modify sort id format float %.12g\n"
+    )
+    np.testing.assert_allclose(rows("out.dump")[:2, 1:], VELOCITIES[command], rtol=0, atol=1e-8)
+
+
+def test_computes_go_on_when_atoms_come(script):
+    log = script(
+        "units metal\nlattice sc 3\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 2\n"
+        "group a id <= 4\nvelocity all set 1 0 0 units box\ncompute k a ke\nprint \"$(c_k:%.9g)\"\nreplicate 2 1 1\n"
+        "print \"$(c_k:%.9g)\"\ncreate_atoms 1 single 0.5 0.5 0.5\nprint \"$(c_k:%.9g)\"\n"
+    )
+    energies = [float(line) for line in log.splitlines() if line.startswith("0.0")]
+    assert energies == pytest.approx([4 * 1.0364269e-4, 8 * 1.0364269e-4, 8 * 1.0364269e-4], rel=1e-8)
+    with pytest.raises(InputError, match=r"before fixes, dumps and compute msd \(here: m\)"):
+        script("lattice sc 3\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 2\n"
+               "compute m all msd\nreplicate 2 1 1\n")  # fmt: skip

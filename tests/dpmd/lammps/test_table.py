@@ -39,9 +39,14 @@ def test_unknown_help():
 
 
 def test_scripts_and_toml_are_told_apart():
-    for path in ROOT.glob("examples/*/*.toml"):
+    inputs = list(ROOT.glob("examples/*/*.toml"))
+    examples, stored = list(ROOT.glob("examples/lammps/in.*")), list(ROOT.glob("tests/data/lammps/*.in"))
+    assert len(inputs) > 1
+    assert examples
+    assert len(stored) > 10
+    for path in inputs:
         assert not is_script(path.read_text(encoding="utf-8"))
-    for path in [*ROOT.glob("examples/lammps/in.*"), *ROOT.glob("tests/data/lammps/*.in")]:
+    for path in [*examples, *stored]:
         assert is_script(path.read_text(encoding="utf-8"))
         assert unsupported(read_lines(path)) == []
     assert not is_script("[run]\nsteps = 1\nrun = 5\n")

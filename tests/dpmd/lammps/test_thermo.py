@@ -1,5 +1,6 @@
 """Thermo output: formats and titles of columns, values per atom."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +80,40 @@ def test_what_is_per_atom_with_norm_yes(script, head):
         assert a != 0, name
     whole, atom = (np.array(line.split()[1:], float) for line in lines if line.startswith(("whole ", "atom ")))
     np.testing.assert_allclose(whole / atom, [n, n, 1], rtol=1e-9)
+
+
+#: step, swiggle, cwiggle, vdisplace and ramp of the lines that LAMMPS prints
+LINES = """
+0 1 1 1 5 / 3 2.618034 1.8244295 1.006 5.6 / 10 1 5 1.02 7 / 13 -0.61803399 4.1755705 1.026 7.6 / 20 1 1 1.04 9 /
+23 2.618034 1.8244295 1.046 9.6 / 25 3 3 1.05 10
+""", """
+25 3 3 1.05 6.5625 / 30 1 5 1.06 6.875 / 33 -0.61803399 4.1755705 1.066 7.0625 / 40 1 1 1.08 7.5
+"""
+
+
+def test_variables_that_tell_the_next_step_of_output(script, head):
+    log = script(
+        head + "timestep 0.001\nfix 1 all nve\n"
+        "variable s equal stagger(10,3)\nvariable l equal logfreq(1,3,10)\nvariable r equal stride(4,20,5)\n"
+        "variable w equal swiggle(1,2,0.02)\nvariable c equal cwiggle(1,2,0.02)\nvariable d equal vdisplace(1,2)\n"
+        "variable p equal ramp(5,10)\nthermo v_s\nthermo_style custom step v_w v_c v_d v_p\n"
+        "dump 1 all custom 1 1.dump id\ndump_modify 1 every v_l\ndump 2 all custom 1 2.dump id\n"
+        "dump_modify 2 every v_r\ndump 3 all custom/gz 5 3.dump.gz id\ndump_modify 3 delay 8\n"
+        "run 25\nrun 15 start 0 stop 80\n"
+    )
+    lines = log.splitlines()
+    begins = [k for k, line in enumerate(lines) if line.split()[:1] == ["Step"]]
+    for begin, right in zip(begins, LINES, strict=True):
+        right = np.array([row.split() for row in right.split("/")], float)
+        rows = [line.split() for line in lines[begin + 1 : begin + 1 + len(right)]]
+        np.testing.assert_allclose(np.array(rows, float), right, rtol=1e-7)
+        assert lines[begin + 1 + len(right)].startswith("Loop time")
+    for name, opener, right in (
+        ("1.dump", open, [1, 2, 3, 10, 20, 30]), ("2.dump", open, [4, 9, 14, 19]),
+        ("3.dump.gz", gzip.open, [10, 15, 20, 25, 30, 35, 40]),
+    ):  # fmt: skip
+        with opener(name, "rt") as file:
+            text = file.read().splitlines()
+        assert [int(text[k + 1]) for k, line in enumerate(text) if line == "ITEM: TIMESTEP"] == right
+    with pytest.raises(InputError, match="v_s, which tells the next step of output, is 3 at step 3"):
+        script(head + "fix 1 all nve\nvariable s equal 3\nthermo v_s\nrun 5\n")
