@@ -436,7 +436,7 @@ _fault("compute pe", SESSION, "without the energies of fixes", "return self.syst
 _fault("compute pressure", COMPUTES, "trace / 2",
        "return float(np.trace(self.tensor())) / 3", "return float(np.trace(self.tensor())) / 2", IN_COMPUTES)
 _fault("compute pressure", COMPUTES, "sign of the virial",
-       "total = total + self.system.virial", "total = total - self.system.virial", IN_COMPUTES)
+       "return pressure_tensor(kinetic, virial,", "return pressure_tensor(kinetic, -virial,", IN_COMPUTES)
 _fault("compute pressure", COMPUTES, "NULL counts the kinetic part",
        'self.temperature != "NULL" and (not kinds or "ke" in kinds)', "True", IN_COMPUTES)
 _fault("compute msd", ANALYSIS, "com yes and no are swapped", "if not self.centred:", "if self.centred:", IN_COMPUTES)
