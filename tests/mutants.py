@@ -262,9 +262,8 @@ _fault("fix nvt", ENSEMBLES, "scaling ignores the group",
 _fault("fix nvt", ENSEMBLES, "the kinetic energy ignores the group",
        "float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))",
        "float(np.trace(system.twice_kinetic_tensor()))")
-_fault(_CHAIN, ENSEMBLES, "a restart forgets the chain's energy",
-       'self.energy = float(state[f"{prefix}_energy"])', "self.energy = 0.0",
-       ("tests/dpmd/test_ensembles.py::test_chain_of_one_and_state",))
+_fault(_CHAIN, ENSEMBLES, "a restart forgets the chain's energy", 'self.energy = float(state[f"{prefix}_energy"])',
+       "self.energy = 0.0", ("tests/dpmd/test_ensembles.py::test_chain_of_one_and_state",))
 _DAMPED = "fix nvt, fix npt, fix nph, fix langevin, fix temp/csvr, fix temp/berendsen, fix press/berendsen"
 _fault(_DAMPED, SCRIPT_FIXES, "damping times are not converted to ps",
        "return value / session.units.time", "return value", IN_UNITS)
@@ -309,9 +308,8 @@ _fault(_BERENDSEN, BAROSTATS, "the cell goes the wrong way",
        "ramp(system.step) - current[k]", "current[k] - ramp(system.step)")
 _fault(_BERENDSEN, BAROSTATS, "the cell does not grow about the fixed point",
        "(system.origin - self.fixed_point) * growth + self.fixed_point", "system.origin")
-_fault(_BERENDSEN, BAROSTATS, "a restart forgets the fixed point",
-       'self.fixed_point = np.array(state["fixed_point"])', "pass", (),
-       "the cell has grown about its middle, which is where a new start would put the point")
+_fault(_BERENDSEN, BAROSTATS, "a restart forgets the fixed point", 'self.fixed_point = np.array(state["fixed_point"])',
+       "pass", (), "the cell has grown about its middle, which is where a new start would put the point")
 
 # thermostats beside an integrator
 
@@ -397,6 +395,117 @@ _fault("fix box/relax", MINIMIZE, "sign of a stress that is not hydrostatic",
        "- self.volume * excess", "+ self.volume * excess", IN_MINIMIZE)
 _fault("fix box/relax", MINIMIZE, "sign of p V in the enthalpy",
        "energy + mean * (volume", "energy - mean * (volume", IN_MINIMIZE)
+
+# more of the fixes above
+
+_fault("fix wall/reflect", FIXES, "the other side", "chosen[(x - wall) * side > 0]", "chosen[(x - wall) * side < 0]")
+_fault("fix wall/reflect", FIXES, "ignores the origin", "wall = position - system.origin[axis]", "wall = position")
+_fault("fix recenter", FIXES, "INIT is where the group was in the first run",
+       "self.fixed = [c if t != t", 'self.fixed = getattr(self, "fixed", None) or [c if t != t')
+_fault("fix recenter", FIXES, "f_ID", "self.vector, self.scalar = shift, float(np.linalg.norm(shift))",
+       "self.vector, self.scalar = -shift, float(shift.sum())")
+_fault("fix recenter", SCRIPT_FIXES, "shifts all by default",
+       "else group\n    return fixes.Recenter", "else None\n    return fixes.Recenter")
+_fault("fix addforce", FIXES, "energy of wrapped positions",
+       "x = system.unwrapped_positions[chosen] + system.origin\n        self.scalar",
+       "x = system.positions[chosen] + system.origin\n        self.scalar")
+_fault("fix spring/self", FIXES, "ignores directions",
+       "self.anchors[system.ids])[chosen] * self.directions", "self.anchors[system.ids])[chosen]")
+_fault("fix spring/self", FIXES, "anchors not by id",
+       "self.anchors[system.ids] = system.unwrapped_positions", "self.anchors[1:] = system.unwrapped_positions")
+_fault("fix momentum", FIXES, "at every step",
+       "        if system.step % self.every:\n            return\n        before", "        before")
+_fault("fix temp/berendsen, thermostat berendsen", FIXES, "the wrong way",
+       "        factor2 = max(1 + ratio * (self.target(system.step) / current - 1), 0.0)",
+       "        factor2 = max(1 + ratio * (current / self.target(system.step) - 1), 0.0)")
+_fault("fix temp/berendsen, thermostat berendsen", FIXES, "a time step of its own",
+       "ratio = system.timestep / self.relaxation_time", "ratio = 0.001 / self.relaxation_time")
+_fault("fix temp/csvr, fix temp/berendsen", FIXES, "degrees of freedom of thermostats beside",
+       "        return 3 * n - (3 if n > 1 else 0)", "        return 3 * n")
+_fault("fix temp/csvr", FIXES, "twice as fast", "        decay = math.exp(-system.timestep / self.relaxation_time)",
+       "        decay = math.exp(-2 * system.timestep / self.relaxation_time)")
+_fault("fix temp/csvr", FIXES, "the same random number at each step",
+       "generator = step_generator(self.seed, system.step, CSVR)", "generator = step_generator(self.seed, 0, CSVR)")
+_fault("fix langevin", FIXES, "runs of scripts do not begin at 0",
+       "        if system.step == self.first:  # as", "        if False:  # as")
+_fault("fix langevin", FIXES, "tallies without being asked",
+       "self._added, self._mask(system)) if self.tally else 0.0", "self._added, self._mask(system))")
+_fault("fix langevin", FIXES, "first half not counted",
+       "        if not self._moving:\n            self._half = self._half_work(system)",
+       "        if not self._moving:\n            pass")
+_fault("fix langevin", FIXES, "acts in minimisations",
+       '        """None: friction and noise have no energy."""', "        self.after_forces(system)")
+_fault("fix langevin", FIXES, "state without the half", '{"half_work": self._half}', '{"half_work": 0.0}')
+_fault("fix langevin", SYSTEM, "zero: sign",
+       "noise -= self.sum(noise.sum(axis=0)) / max", "noise += self.sum(noise.sum(axis=0)) / max")
+_fault("fix deform", FIXES, "remap none: atoms move with the corner",
+       "system.positions += origin - system.origin", "pass")
+_fault("fix deform", FIXES, "time since step 0",
+       "elapsed = (system.step - self.first) * system.timestep", "elapsed = system.step * system.timestep")
+_fault("fix deform", FIXES, "later runs begin with the first cell",
+       "self.begin = present if system.step == self.first else self.initial", "self.begin = self.initial")
+_fault("fix deform", FIXES, "at every step",
+       "        if system.step % self.every:\n            return\n        elapsed", "        elapsed")
+_fault("fix deform", SCRIPT_FIXES, "final: about the middle",
+       "            lows[k] = partial(_deform_low, kind, values[0])", "            pass")
+_fault("fix deform", SCRIPT_FIXES, "erate without the edge",
+       "return lambda t, f, first, edge: first + t * rate * edge", "return lambda t, f, first, edge: first + t * rate")
+_fault("fix deform", SCRIPT_FIXES, "scale", "return lambda t, f, first, edge: first * (1 + f * (values[0] - 1))",
+       "return lambda t, f, first, edge: first * (1 + f * values[0])")
+_fault("type npt", FIXES, "one reservoir", "return sum(part.reservoir_energy for part in self.parts.values())",
+       "return max(part.reservoir_energy for part in self.parts.values())")
+_fault("thermostat langevin", SYSTEM, "work doubled",
+       "return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses) - before)",
+       "return self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses) - before)")
+_fault("thermostat langevin", ENSEMBLES, "half the friction",
+       "        decay = math.exp(-system.timestep / self.relaxation_time)\n        self.reservoir",
+       "        decay = math.exp(-0.5 * system.timestep / self.relaxation_time)\n        self.reservoir")
+_fault("thermostat csvr", ENSEMBLES, "ignores tau",
+       "        decay = math.exp(-system.timestep / self.relaxation_time)\n        factor",
+       "        decay = math.exp(-system.timestep)\n        factor")
+_fault(_CHAIN, ENSEMBLES, "without drag",
+       "        drag = 1.0 - timestep * frequency * self.drag / self.cycles", "        drag = 1.0")
+_fault(_CHAIN, ENSEMBLES, "energy at the start of a run",
+       "            self.chain.measure(*self._chain_targets(system, system.step))", "            pass")
+_fault(_CHAIN, ENSEMBLES, "energy measured twice",
+       "self.energy = target * self.eta[0] + 0.5 * float", "self.energy = target * self.eta[0] + float")
+_fault("fix nvt", ENSEMBLES, "degrees of freedom of integrators",
+       "return 3 * n - (3 if n > 1 and (self.momentum_conserved or self.group is not None) else 0)", "return 3 * n")
+_fault(_BERENDSEN, BAROSTATS, "twice as fast", "growth[k] = max(1 - system.timestep / self.coupling.times[k] *",
+       "growth[k] = max(1 - 2 * system.timestep / self.coupling.times[k] *")
+_fault(_MTK, BAROSTATS, "the wrong way", "force = ((current[k] - (mean if k < 3 else 0.0)) * volume",
+       "force = (((mean if k < 3 else 0.0) - current[k]) * volume")
+_fault(_MTK, BAROSTATS, "drag not shared among the cycles", "self.drag = drag / pressure_cycles", "self.drag = drag")
+_fault(_MTK, BAROSTATS, "energy of the cell's motion",
+       "energy = 0.5 * float(self.mass @ self.rate**2)", "energy = float(self.mass @ self.rate**2)")
+_fault(_MTK, BAROSTATS, "stress of directions that are not coupled",
+       "excess -= mean * np.eye(3)", "excess[self.diagonal, self.diagonal] -= mean")
+_fault(_MTK, BAROSTATS, "cell's chain: target of the next step",
+       "        self._chain_half_step(system, system.step)", "        self._chain_half_step(system, system.step + 1)")
+_fault(_MTK, BAROSTATS, "energy of a stress doubled",
+       "            energy += 0.5 * float(np.trace(sigma @ h.T @ h)) / system.constants.pressure",
+       "            energy += float(np.trace(sigma @ h.T @ h)) / system.constants.pressure")
+_fault(_MTK, BAROSTATS, "the corner stays",
+       "system.origin = (system.origin - self.fixed_point) * np.array(growth) + self.fixed_point", "pass")
+_fault(_MTK, BAROSTATS, "cell's chain of isotropic cells",
+       "return kt if self.coupling.isotropic else len(self.components) * kt, mass, kt",
+       "return len(self.components) * kt, mass, kt")
+_fault("fix npt, fix nph", BAROSTATS, "nreset counts from step 0",
+       "(system.step + 1 - self.first) % self.reference_every == 0", "system.step % self.reference_every == 0")
+_fault("fix ave/time", SCRIPT_FIXES, "ignores start",
+       "end = -(-max(step + length, self.start_step) // self.frequency) * self.frequency",
+       "end = -(-(step + length) // self.frequency) * self.frequency")
+_fault("fix ave/time", SCRIPT_FIXES, "running: the last one",
+       "        mean = np.mean(self.history, axis=0)", "        mean = self.history[-1]")
+_fault("fix print", SCRIPT_FIXES, "not at the start of runs",
+       "return step % self.every == 0 and (first or step != self.last)  # as",
+       "return step % self.every == 0 and step != self.last  # as")
+_fault("fix print", SCRIPT_FIXES, "at every step",
+       "return step % self.every == 0 and (first or step != self.last)  # as", "return True  # as")
+_fault("fix vector", SCRIPT_FIXES, "f_ID", "        self.vector = self.array[:, 0]\n        self.scalar = float",
+       "        self.vector = self.array[-1]\n        self.scalar = float")
+_fault("fix temp/berendsen, fix temp/csvr", "dpmd/lammps/commands.py", "timestep after fixes ignored",
+       "    session.timestep = value\n", "    session.timestep = value if not session.fixes else session.timestep\n")
 
 # fixes that look
 
