@@ -87,13 +87,13 @@ def problems(root=ROOT):
         if text.count(mutant.old) != 1 or mutant.old == mutant.new:
             found.append(f"{mutant}: {mutant.old!r} occurs {text.count(mutant.old)} times in {mutant.path}, not once")
         found += [f"{mutant}: {name!r} is not registered" for name in mutant.of if name not in known]
-        for test in mutant.tests:
-            file, _, function = test.partition("::")
-            there = (root / file).is_file() and f"def {function.partition('[')[0]}" in (root / file).read_text("utf-8")
-            if not there:
-                found.append(f"{mutant}: there is no test {test}")
         if not mutant.tests and not mutant.equivalent:
             found.append(f"{mutant}: has no test")
+    for test in sorted({test for mutant in MUTANTS for test in mutant.tests}):
+        file, _, function = test.partition("::")
+        path, name = root / file, function.partition("[")[0]
+        if not path.is_file() or f"def {name}" not in path.read_text(encoding="utf-8"):
+            found.append(f"there is no test {test}")
     return found
 
 
@@ -223,12 +223,13 @@ COMPUTES, ANALYSIS, SESSION, DUMPS = (
 )  # fmt: skip
 OBSERVERS = "dpmd/trajectory_analysis.py"
 
-TABLE = ("tests/dpmd/test_fixes_table.py",)
+TABLE = ("tests/dpmd/test_fixes.py", "tests/dpmd/lammps/test_fixes.py")
 IN_COMPUTES = ("tests/dpmd/lammps/test_computes.py",)
 IN_OUTPUTS = ("tests/dpmd/lammps/test_output_fixes.py",)
 IN_OBSERVERS = ("tests/dpmd/test_observers.py",)
 IN_MINIMIZE = ("tests/dpmd/lammps/test_minimize.py",)
-IN_COMMANDS = "tests/dpmd/lammps/test_commands.py"
+IN_PIECES = ("tests/dpmd/test_pieces.py",)
+IN_UNITS = ("tests/dpmd/lammps/test_unit_styles.py",)
 
 MUTANTS = []
 
@@ -261,11 +262,11 @@ _fault("fix nvt", ENSEMBLES, "scaling ignores the group",
 _fault("fix nvt", ENSEMBLES, "the kinetic energy ignores the group",
        "float(np.trace(system.twice_kinetic_tensor(self.group.mask(system))))",
        "float(np.trace(system.twice_kinetic_tensor()))")
-_fault(_CHAIN, ENSEMBLES, "a restart forgets the chain's energy",
-       'self.energy = float(state[f"{prefix}_energy"])', "self.energy = 0.0")
+_fault(_CHAIN, ENSEMBLES, "a restart forgets the chain's energy", 'self.energy = float(state[f"{prefix}_energy"])',
+       "self.energy = 0.0", ("tests/dpmd/test_ensembles.py::test_chain_of_one_and_state",))
 _DAMPED = "fix nvt, fix npt, fix nph, fix langevin, fix temp/csvr, fix temp/berendsen, fix press/berendsen"
 _fault(_DAMPED, SCRIPT_FIXES, "damping times are not converted to ps",
-       "return value / session.units.time", "return value", (f"{IN_COMMANDS}::test_real_units_give_the_same_motion",))
+       "return value / session.units.time", "return value", IN_UNITS)
 
 # barostats
 
@@ -288,7 +289,7 @@ _fault(_MTK, BAROSTATS, "a restart forgets the strain rate",
        'self.rate, self.fixed_point = np.array(state["rate"])', "self.rate, self.fixed_point = np.zeros(6)")
 _fault("fix npt, fix nph, coupling tri", SYSTEM, "K: image counts of a flip",
        "self.images[:, axis] -= np.int32(times) * self.images[:, row]",
-       "self.images[:, axis] += np.int32(times) * self.images[:, row]")
+       "self.images[:, axis] += np.int32(times) * self.images[:, row]", IN_PIECES)
 _fault("coupling iso, fix npt", BAROSTATS, "the mean of coupled pressures is a sum",
        "mean = sum(pressures[k] for k in group) / len(group)", "mean = sum(pressures[k] for k in group)")
 _fault("coupling iso", BAROSTATS, "iso couples nothing", '((0, 1, 2),) if kind == "iso" else ()', "()")
@@ -307,8 +308,8 @@ _fault(_BERENDSEN, BAROSTATS, "the cell goes the wrong way",
        "ramp(system.step) - current[k]", "current[k] - ramp(system.step)")
 _fault(_BERENDSEN, BAROSTATS, "the cell does not grow about the fixed point",
        "(system.origin - self.fixed_point) * growth + self.fixed_point", "system.origin")
-_fault(_BERENDSEN, BAROSTATS, "a restart forgets the fixed point",
-       'self.fixed_point = np.array(state["fixed_point"])', "pass")
+_fault(_BERENDSEN, BAROSTATS, "a restart forgets the fixed point", 'self.fixed_point = np.array(state["fixed_point"])',
+       "pass", (), "the cell has grown about its middle, which is where a new start would put the point")
 
 # thermostats beside an integrator
 
@@ -318,6 +319,8 @@ _fault(_LANGEVIN, FIXES, "M: langevin ignores its group",
 _fault(_LANGEVIN, SYSTEM, "friction speeds atoms up", "forces = noise - mass *", "forces = noise + mass *")
 _fault(_LANGEVIN, FIXES, "half the noise's strength", "strength = 2 *", "strength = 1 *")
 _fault(_LANGEVIN, SYSTEM, "zero yes does nothing", "if centred:", "if False:")
+_fault("fix langevin, thermostat langevin, type npt", FIXES, "sign of the reservoir's energy",
+       "self.reservoir_energy -= before + self._half", "self.reservoir_energy += before + self._half")
 _fault("thermostat langevin, type nvt", ENSEMBLES, "sign of the reservoir's energy",
        "self.reservoir_energy -= system.add_noise(", "self.reservoir_energy += system.add_noise(")
 _fault("thermostat langevin, type nvt", INTEGRATE, "width of the noise",
@@ -327,7 +330,7 @@ _fault("thermostat csvr", ENSEMBLES, "sign of the reservoir's energy",
 _fault("fix temp/csvr", FIXES, "sign of the reservoir's energy",
        "self.reservoir_energy += kinetic * (1 - factor**2)", "self.reservoir_energy -= kinetic * (1 - factor**2)")
 _fault("fix temp/csvr, thermostat csvr", ENSEMBLES, "one degree of freedom too few",
-       "(1 - c) * ratio * (r * r + s)", "(1 - c) * ratio * s")
+       "(1 - c) * ratio * (r * r + s)", "(1 - c) * ratio * s", IN_PIECES)
 _fault("fix temp/csvr, fix temp/berendsen", FIXES, "scaling ignores the group",
        "system.velocities[self.group.mask(system)] *= factor", "system.velocities *= factor")
 _fault("fix temp/csvr, fix temp/berendsen", FIXES, "the kinetic energy ignores the group",
@@ -350,7 +353,7 @@ _fault("fix momentum", FIXES, "the group's drift is taken from all",
        "system.velocities[chosen] -= np.where(directions, drift, 0.0)",
        "system.velocities[:] -= np.where(directions, drift, 0.0)")
 _fault("fix recenter", FIXES, "C: shifts the wrong way",
-       "0.0 if t is None else t - c for", "0.0 if t is None else c - t for")
+       "shift = np.array(wanted) - centre", "shift = centre - np.array(wanted)")
 _fault("fix recenter", FIXES, "shift ignores its group",
        "slice(None) if self.shifted is None else self.shifted.mask(system)", "slice(None)")
 _fault("fix recenter", FIXES, "atoms that crossed a face count where they are",
@@ -360,9 +363,13 @@ _fault("fix setforce", FIXES, "E: f_ID[i] is 0", "before it was replaced\n      
        "before it was replaced\n        self.vector = 0 * system.sum(")
 _fault("fix setforce", FIXES, "ignores its group",
        "system.forces[chosen, axis] = value", "system.forces[:, axis] = value")
+_fault("fix setforce, fix addforce", SCRIPT_FIXES, "forces are not converted to eV/Å",
+       'session.number(w, f"fix {style}") / session.units.energy', 'session.number(w, f"fix {style}")', IN_UNITS)
 _fault("fix addforce", FIXES, "B: sign of its energy", "self.scalar = -float(", "self.scalar = float(")
 _fault("fix addforce", FIXES, "ignores its group",
        "system.forces[chosen] += self.values", "system.forces[:] += self.values")
+_fault("fix spring/self", SCRIPT_FIXES, "the stiffness is not converted to eV/Å^2",
+       '"fix spring/self: K", 0.0) / session.units.energy', '"fix spring/self: K", 0.0)', IN_UNITS)
 _fault("fix spring/self", FIXES, "F: twice the energy",
        "self.scalar = 0.5 * self.stiffness", "self.scalar = 1.0 * self.stiffness")
 _fault("fix spring/self", FIXES, "pushes away",
@@ -379,7 +386,8 @@ _fault("fix wall/reflect", FIXES, "ignores its group",
 _fault("fix deform", FIXES, "grows from its far face",
        "first_origin[k] - (cell[k, k]", "first_origin[k] + (cell[k, k]")
 _fault("fix deform", FIXES, "remap x and none are swapped", "if self.carry:", "if not self.carry:")
-_fault("fix deform", SCRIPT_FIXES, "rates are not converted to 1/ps", "rate = values[0] * per_ps", "rate = values[0]")
+_fault("fix deform", SCRIPT_FIXES, "rates are not converted to 1/ps",
+       "rate = values[0] * per_ps", "rate = values[0]", IN_UNITS)
 _fault("fix deform", SCRIPT_FIXES, "trate grows linearly", "first * math.exp(t * rate)", "first * (1 + t * rate)")
 _fault("fix box/relax", MINIMIZE, "sign of the pressure",
        "- mean * volume * inverse", "+ mean * volume * inverse", IN_MINIMIZE)
@@ -388,10 +396,121 @@ _fault("fix box/relax", MINIMIZE, "sign of a stress that is not hydrostatic",
 _fault("fix box/relax", MINIMIZE, "sign of p V in the enthalpy",
        "energy + mean * (volume", "energy - mean * (volume", IN_MINIMIZE)
 
+# more of the fixes above
+
+_fault("fix wall/reflect", FIXES, "the other side", "chosen[(x - wall) * side > 0]", "chosen[(x - wall) * side < 0]")
+_fault("fix wall/reflect", FIXES, "ignores the origin", "wall = position - system.origin[axis]", "wall = position")
+_fault("fix recenter", FIXES, "INIT is where the group was in the first run",
+       "self.fixed = [c if t != t", 'self.fixed = getattr(self, "fixed", None) or [c if t != t')
+_fault("fix recenter", FIXES, "f_ID", "self.vector, self.scalar = shift, float(np.linalg.norm(shift))",
+       "self.vector, self.scalar = -shift, float(shift.sum())")
+_fault("fix recenter", SCRIPT_FIXES, "shifts all by default",
+       "else group\n    return fixes.Recenter", "else None\n    return fixes.Recenter")
+_fault("fix addforce", FIXES, "energy of wrapped positions",
+       "x = system.unwrapped_positions[chosen] + system.origin\n        self.scalar",
+       "x = system.positions[chosen] + system.origin\n        self.scalar")
+_fault("fix spring/self", FIXES, "ignores directions",
+       "self.anchors[system.ids])[chosen] * self.directions", "self.anchors[system.ids])[chosen]")
+_fault("fix spring/self", FIXES, "anchors not by id",
+       "self.anchors[system.ids] = system.unwrapped_positions", "self.anchors[1:] = system.unwrapped_positions")
+_fault("fix momentum", FIXES, "at every step",
+       "        if system.step % self.every:\n            return\n        before", "        before")
+_fault("fix temp/berendsen, thermostat berendsen", FIXES, "the wrong way",
+       "        factor2 = max(1 + ratio * (self.target(system.step) / current - 1), 0.0)",
+       "        factor2 = max(1 + ratio * (current / self.target(system.step) - 1), 0.0)")
+_fault("fix temp/berendsen, thermostat berendsen", FIXES, "a time step of its own",
+       "ratio = system.timestep / self.relaxation_time", "ratio = 0.001 / self.relaxation_time")
+_fault("fix temp/csvr, fix temp/berendsen", FIXES, "degrees of freedom of thermostats beside",
+       "        return 3 * n - (3 if n > 1 else 0)", "        return 3 * n")
+_fault("fix temp/csvr", FIXES, "twice as fast", "        decay = math.exp(-system.timestep / self.relaxation_time)",
+       "        decay = math.exp(-2 * system.timestep / self.relaxation_time)")
+_fault("fix temp/csvr", FIXES, "the same random number at each step",
+       "generator = step_generator(self.seed, system.step, CSVR)", "generator = step_generator(self.seed, 0, CSVR)")
+_fault("fix langevin", FIXES, "runs of scripts do not begin at 0",
+       "        if system.step == self.first:  # as", "        if False:  # as")
+_fault("fix langevin", FIXES, "tallies without being asked",
+       "self._added, self._mask(system)) if self.tally else 0.0", "self._added, self._mask(system))")
+_fault("fix langevin", FIXES, "first half not counted",
+       "        if not self._moving:\n            self._half = self._half_work(system)",
+       "        if not self._moving:\n            pass")
+_fault("fix langevin", FIXES, "acts in minimisations",
+       '        """None: friction and noise have no energy."""', "        self.after_forces(system)")
+_fault("fix langevin", FIXES, "state without the half", '{"half_work": self._half}', '{"half_work": 0.0}')
+_fault("fix langevin", SYSTEM, "zero: sign",
+       "noise -= self.sum(noise.sum(axis=0)) / max", "noise += self.sum(noise.sum(axis=0)) / max")
+_fault("fix deform", FIXES, "remap none: atoms move with the corner",
+       "system.positions += origin - system.origin", "pass")
+_fault("fix deform", FIXES, "time since step 0",
+       "elapsed = (system.step - self.first) * system.timestep", "elapsed = system.step * system.timestep")
+_fault("fix deform", FIXES, "later runs begin with the first cell",
+       "self.begin = present if system.step == self.first else self.initial", "self.begin = self.initial")
+_fault("fix deform", FIXES, "at every step",
+       "        if system.step % self.every:\n            return\n        elapsed", "        elapsed")
+_fault("fix deform", SCRIPT_FIXES, "final: about the middle",
+       "            lows[k] = partial(_deform_low, kind, values[0])", "            pass")
+_fault("fix deform", SCRIPT_FIXES, "erate without the edge",
+       "return lambda t, f, first, edge: first + t * rate * edge", "return lambda t, f, first, edge: first + t * rate")
+_fault("fix deform", SCRIPT_FIXES, "scale", "return lambda t, f, first, edge: first * (1 + f * (values[0] - 1))",
+       "return lambda t, f, first, edge: first * (1 + f * values[0])")
+_fault("type npt", FIXES, "one reservoir", "return sum(part.reservoir_energy for part in self.parts.values())",
+       "return max(part.reservoir_energy for part in self.parts.values())")
+_fault("thermostat langevin", SYSTEM, "work doubled",
+       "return 0.5 * self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses) - before)",
+       "return self.sum(twice_kinetic_energy(self.velocities, self.inverse_masses) - before)")
+_fault("thermostat langevin", ENSEMBLES, "half the friction",
+       "        decay = math.exp(-system.timestep / self.relaxation_time)\n        self.reservoir",
+       "        decay = math.exp(-0.5 * system.timestep / self.relaxation_time)\n        self.reservoir")
+_fault("thermostat csvr", ENSEMBLES, "ignores tau",
+       "        decay = math.exp(-system.timestep / self.relaxation_time)\n        factor",
+       "        decay = math.exp(-system.timestep)\n        factor")
+_fault(_CHAIN, ENSEMBLES, "without drag",
+       "        drag = 1.0 - timestep * frequency * self.drag / self.cycles", "        drag = 1.0")
+_fault(_CHAIN, ENSEMBLES, "energy at the start of a run",
+       "            self.chain.measure(*self._chain_targets(system, system.step))", "            pass")
+_fault(_CHAIN, ENSEMBLES, "energy measured twice",
+       "self.energy = target * self.eta[0] + 0.5 * float", "self.energy = target * self.eta[0] + float")
+_fault("fix nvt", ENSEMBLES, "degrees of freedom of integrators",
+       "return 3 * n - (3 if n > 1 and (self.momentum_conserved or self.group is not None) else 0)", "return 3 * n")
+_fault(_BERENDSEN, BAROSTATS, "twice as fast", "growth[k] = max(1 - system.timestep / self.coupling.times[k] *",
+       "growth[k] = max(1 - 2 * system.timestep / self.coupling.times[k] *")
+_fault(_MTK, BAROSTATS, "the wrong way", "force = ((current[k] - (mean if k < 3 else 0.0)) * volume",
+       "force = (((mean if k < 3 else 0.0) - current[k]) * volume")
+_fault(_MTK, BAROSTATS, "drag not shared among the cycles", "self.drag = drag / pressure_cycles", "self.drag = drag")
+_fault(_MTK, BAROSTATS, "energy of the cell's motion",
+       "energy = 0.5 * float(self.mass @ self.rate**2)", "energy = float(self.mass @ self.rate**2)")
+_fault(_MTK, BAROSTATS, "stress of directions that are not coupled",
+       "excess -= mean * np.eye(3)", "excess[self.diagonal, self.diagonal] -= mean")
+_fault(_MTK, BAROSTATS, "cell's chain: target of the next step",
+       "        self._chain_half_step(system, system.step)", "        self._chain_half_step(system, system.step + 1)")
+_fault(_MTK, BAROSTATS, "energy of a stress doubled",
+       "            energy += 0.5 * float(np.trace(sigma @ h.T @ h)) / system.constants.pressure",
+       "            energy += float(np.trace(sigma @ h.T @ h)) / system.constants.pressure")
+_fault(_MTK, BAROSTATS, "the corner stays",
+       "system.origin = (system.origin - self.fixed_point) * np.array(growth) + self.fixed_point", "pass")
+_fault(_MTK, BAROSTATS, "cell's chain of isotropic cells",
+       "return kt if self.coupling.isotropic else len(self.components) * kt, mass, kt",
+       "return len(self.components) * kt, mass, kt")
+_fault("fix npt, fix nph", BAROSTATS, "nreset counts from step 0",
+       "(system.step + 1 - self.first) % self.reference_every == 0", "system.step % self.reference_every == 0")
+_fault("fix ave/time", SCRIPT_FIXES, "ignores start",
+       "end = -(-max(step + length, self.start_step) // self.frequency) * self.frequency",
+       "end = -(-(step + length) // self.frequency) * self.frequency")
+_fault("fix ave/time", SCRIPT_FIXES, "running: the last one",
+       "        mean = np.mean(self.history, axis=0)", "        mean = self.history[-1]")
+_fault("fix print", SCRIPT_FIXES, "not at the start of runs",
+       "return step % self.every == 0 and (first or step != self.last)  # as",
+       "return step % self.every == 0 and step != self.last  # as")
+_fault("fix print", SCRIPT_FIXES, "at every step",
+       "return step % self.every == 0 and (first or step != self.last)  # as", "return True  # as")
+_fault("fix vector", SCRIPT_FIXES, "f_ID", "        self.vector = self.array[:, 0]\n        self.scalar = float",
+       "        self.vector = self.array[-1]\n        self.scalar = float")
+_fault("fix temp/berendsen, fix temp/csvr", "dpmd/lammps/commands.py", "timestep after fixes ignored",
+       "    session.timestep = value\n", "    session.timestep = value if not session.fixes else session.timestep\n")
+
 # fixes that look
 
 _fault("fix print", SCRIPT_FIXES, "variables are not replaced",
-       "self.session.variables.substitute(self.text, inside_quotes=True)", "self.text", IN_OUTPUTS)
+       "self.session.variables.substitute(self.text)", "self.text", IN_OUTPUTS)
 _fault("fix print", SCRIPT_FIXES, "screen no is ignored", "        if self.screen:", "        if True:", IN_OUTPUTS)
 _fault("fix ave/time", SCRIPT_FIXES, "a sum for a mean",
        "mean = self.total / self.count", "mean = self.total", IN_OUTPUTS)
@@ -422,11 +541,11 @@ _fault("compute ke", COMPUTES, "twice the energy",
 _fault("compute pe", COMPUTES, "always in eV",
        "return self.session.energy() * self.session.units.energy", "return self.session.energy()", IN_COMPUTES)
 _fault("compute pe", SESSION, "without the energies of fixes", "return self.system.energy + sum(f.potential_energy()",
-       "return self.system.energy + 0 * sum(f.potential_energy()")
+       "return self.system.energy + 0 * sum(f.potential_energy()", IN_UNITS)
 _fault("compute pressure", COMPUTES, "trace / 2",
        "return float(np.trace(self.tensor())) / 3", "return float(np.trace(self.tensor())) / 2", IN_COMPUTES)
 _fault("compute pressure", COMPUTES, "sign of the virial",
-       "total = total + self.system.virial", "total = total - self.system.virial", IN_COMPUTES)
+       "return pressure_tensor(kinetic, virial,", "return pressure_tensor(kinetic, -virial,", IN_COMPUTES)
 _fault("compute pressure", COMPUTES, "NULL counts the kinetic part",
        'self.temperature != "NULL" and (not kinds or "ke" in kinds)', "True", IN_COMPUTES)
 _fault("compute msd", ANALYSIS, "com yes and no are swapped", "if not self.centred:", "if self.centred:", IN_COMPUTES)
@@ -493,7 +612,7 @@ _fault("keyword ke", COMPUTES, "kinetic energy with all degrees of freedom",
 _fault("keyword density", COMPUTES, "mean mass",
        "s.system.sum(s.system.masses.sum())", "s.system.sum(s.system.masses.mean())", IN_COMPUTES)
 _fault("keyword elaplong", COMPUTES, "the same as elapsed",
-       "s.system.step - s.ramp_first", "s.system.step - s.first_step", IN_COMPUTES)
+       "s.system.step - (s.begin_step or 0)", "s.system.step - s.first_step", IN_COMPUTES)
 _fault("keyword cellalpha, keyword cellbeta", COMPUTES, "angles between the wrong edges",
        '_angle(1, 2)), "cellbeta"', '_angle(0, 2)), "cellbeta"', IN_COMPUTES)
 _fault("keyword pxy, keyword pyz", COMPUTES, "order of the tensor",
@@ -525,13 +644,10 @@ _fault("analysis msd", OBSERVERS, "the centre of mass goes twice as fast",
        "positions -= system.masses @ positions", "positions += system.masses @ positions", IN_OBSERVERS)
 _fault("analysis msd", OBSERVERS, "wrapped positions",
        "positions = system.unwrapped_positions\n", "positions = system.positions.copy()\n", IN_OBSERVERS)
-_fault("analysis msd", OBSERVERS, "atoms change places",
-       "ordered[np.argsort(np.argsort(system.ids))] = positions", "ordered[:] = positions", IN_OBSERVERS)
 _fault("analysis msd", OBSERVERS, "sign of the correlation",
        "(both - 2 * correlation)", "(both + 2 * correlation)", IN_OBSERVERS)
-_fault("analysis vacf, analysis vdos", OBSERVERS, "atoms change places",
-       "ordered[np.argsort(np.argsort(system.ids))] = system.velocities", "ordered[:] = system.velocities",
-       IN_OBSERVERS)
+_fault("analysis msd, analysis vacf, analysis vdos", OBSERVERS, "atoms change places",
+       "ordered[np.argsort(np.argsort(system.ids))] = vectors", "ordered[:] = vectors", IN_OBSERVERS)
 _fault("analysis vacf", OBSERVERS, "not normalised",
        "return mean / mean[0] if mean[0] != 0 else mean", "return mean", IN_OBSERVERS)
 _fault("analysis vacf", OBSERVERS, "fewer origins are not counted",

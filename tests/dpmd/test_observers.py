@@ -47,8 +47,8 @@ def observe(tmp_path, system, motion, steps, log=None, **section):
     """Run with one ``[[analysis]]``; returns the columns of its file.  log : a function of the log's lines."""
     defaults = {"file": None, "every": 1, "first_step": 0, "cutoff_A": None, "bins": 200}
     given = SimpleNamespace(**defaults | section | {"file": str(tmp_path / "out.csv")}, where=lambda name="": name)
-    hook = trajectory_analysis.create(given, log)
-    Simulation(system, motion, motion, VelocityVerlet(STEP), [hook]).run(steps)
+    hook = trajectory_analysis.create(given, 6.0, log)
+    Simulation(system, motion, motion, VelocityVerlet(), [hook]).run(steps)
     lines = [line for line in (tmp_path / "out.csv").read_text().splitlines() if not line.startswith("#")]
     rows = np.array([line.split(",") for line in lines[1:]], float)
     return dict(zip(lines[0].split(","), rows.T, strict=True))
@@ -60,7 +60,7 @@ def atoms(positions, velocities=None, types=None, box=20.0, masses=(16.0, 2.0)):
     return System(
         ids=np.arange(1, n + 1), types=types, masses=np.array(masses)[types], positions=np.array(positions, float),
         velocities=np.zeros((n, 3)) if velocities is None else np.array(velocities, float), cell=np.eye(3) * box,
-        periodic=np.ones(3, bool), type_names=("O", "H"),
+        periodic=np.ones(3, bool), type_names=("O", "H"), timestep=STEP,
     )  # fmt: skip
 
 

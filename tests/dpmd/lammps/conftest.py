@@ -46,17 +46,18 @@ def head():
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Function: text, -var values -> the log's text.  The exit code must be 0."""
+    """Function: text, -var values -> the log's text.  The exit code must be 0.  exact=True : without tables."""
     monkeypatch.chdir(tmp_path)
     for name in ("water.lmp", "water24.lmp", "wtri192.lmp"):
         shutil.copy(DATA / "lammps" / name, tmp_path)
     for name in ("water_md0.pb", "water_md1.pb", "f_faparam.pb"):
         (tmp_path / name).symlink_to(DATA / "models" / name)
 
-    def run(text, log="log.lammps", **variables):
+    def run(text, log="log.lammps", exact=False, **variables):
         Path("in.script").write_text(text)
         values = [(k, v if isinstance(v, list) else [str(v)]) for k, v in variables.items()]
-        assert run_script("in.script", OPTIONS, values, log) == 0
+        options = SimpleNamespace(**vars(OPTIONS) | {"no_tabulate": exact})
+        assert run_script("in.script", options, values, log) == 0
         return Path(log).read_text()
 
     return run

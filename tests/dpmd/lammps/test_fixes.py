@@ -181,7 +181,8 @@ def test_every_fix_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_as_lammps(name, script):
     """All columns at all steps, and at once: a time step after the fixes is that of the run."""
-    log = script(text(name))
+    exact = name.startswith("recenter")  # puts atoms nearer to one another than tables are good for
+    log = script(text(name), exact=exact)
     stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
     end = Path("end.dump").read_text(encoding="utf-8")
     rows, wanted = np.array(tables(log)), np.array(stored["rows"])
@@ -196,7 +197,7 @@ def test_as_lammps(name, script):
         ):  # fmt: skip
             assert mine == pytest.approx(theirs, rel=2e-6, abs=1e-6)
 
-    late = script(text(name, early="0.00001"))
+    late = script(text(name, early="0.00001"), exact=exact)
     assert tables(late) == rows.tolist()
     assert Path("end.dump").read_text(encoding="utf-8") == end
 

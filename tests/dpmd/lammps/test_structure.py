@@ -74,7 +74,7 @@ def test_replicas_of_a_tilted_box(script, boundary, counts):
 def test_groups_stay_when_atoms_come(script):
     log = script(
         "units metal\nlattice sc 3\nregion b block 0 2 0 2 0 2\ncreate_box 2 b\ncreate_atoms 1 box\nmass * 1\n"
-        "group a id <= 5\ncreate_atoms 2 single 0.5 0.5 0.5\nprint \"$(count(a)) of $(count(all))\"\n"
+        'group a id <= 5\ncreate_atoms 2 single 0.5 0.5 0.5\nprint "$(count(a)) of $(count(all))"\n'
     )
     assert "5 of 9" in log.splitlines()
 
@@ -189,8 +189,8 @@ def test_velocities(script, command):
 def test_computes_go_on_when_atoms_come(script):
     log = script(
         "units metal\nlattice sc 3\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 2\n"
-        "group a id <= 4\nvelocity all set 1 0 0 units box\ncompute k a ke\nprint \"$(c_k:%.9g)\"\nreplicate 2 1 1\n"
-        "print \"$(c_k:%.9g)\"\ncreate_atoms 1 single 0.5 0.5 0.5\nprint \"$(c_k:%.9g)\"\n"
+        'group a id <= 4\nvelocity all set 1 0 0 units box\ncompute k a ke\nprint "$(c_k:%.9g)"\nreplicate 2 1 1\n'
+        'print "$(c_k:%.9g)"\ncreate_atoms 1 single 0.5 0.5 0.5\nprint "$(c_k:%.9g)"\n'
     )
     energies = [float(line) for line in log.splitlines() if line.startswith("0.0")]
     assert energies == pytest.approx([4 * 1.0364269e-4, 8 * 1.0364269e-4, 8 * 1.0364269e-4], rel=1e-8)

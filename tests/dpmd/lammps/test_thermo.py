@@ -83,12 +83,15 @@ def test_what_is_per_atom_with_norm_yes(script, head):
 
 
 #: step, swiggle, cwiggle, vdisplace and ramp of the lines that LAMMPS prints
-LINES = """
+LINES = (
+    """
 0 1 1 1 5 / 3 2.618034 1.8244295 1.006 5.6 / 10 1 5 1.02 7 / 13 -0.61803399 4.1755705 1.026 7.6 / 20 1 1 1.04 9 /
 23 2.618034 1.8244295 1.046 9.6 / 25 3 3 1.05 10
-""", """
+""",
+    """
 25 3 3 1.05 6.5625 / 30 1 5 1.06 6.875 / 33 -0.61803399 4.1755705 1.066 7.0625 / 40 1 1 1.08 7.5
-"""
+""",
+)
 
 
 def test_variables_that_tell_the_next_step_of_output(script, head):

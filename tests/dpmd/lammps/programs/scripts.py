@@ -1,6 +1,6 @@
 """Run under mpiexec: LAMMPS scripts on several ranks, each ``in.script`` in a folder of its own.
 
-    mpiexec -n N python scripts.py node|rank FOLDER...
+mpiexec -n N python scripts.py node|rank FOLDER...
 """
 
 import os
