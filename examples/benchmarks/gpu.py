@@ -14,15 +14,15 @@ energy of a small rattled cell are compared with exact networks in double precis
 Results go to gpu.json (--output), one record per run, counted floors beside the measured times;
 ``dp-perf fit gpu.json --machine h200`` reads it.
 
-Measured on one NVIDIA H200 (CUDA 13, CuPy 14.2), ns per atom and step, mixed / half (skin 1 Å; 2 Å at 192):
+Measured on one NVIDIA H200 (CUDA 13, CuPy 14.2), ns per atom and step, mixed / half (skin 1 Å; a million atoms before
+distances became double in mixed and half was taken about a typical atom, 1 to 4 % faster than now):
 
-    water   192: 0.119 ms a step   12,288: 61 / 51   98,304: 44 / 35   998,784: 43 / 34   9,988,224: 43 / -
-    copper  256: 0.119 ms a step   12,288: 57 / 47   100,352: 51 / 42   983,040: 50 / 41
+    water   192: 0.148 ms a step   12,288: 59 / 49   98,304: 45 / 36   998,784: 43 / 34   9,988,224: 43 / -
+    copper  256: 0.136 ms a step   12,288: 58 / 49   100,352: 52 / 43   983,040: 50 / 41
     water at constant pressure, mixed   192: 0.62 ms a step   12,288: 103   98,304: 51   998,784: 44
 
-Two H200 with NVLink, not measured yet.  Predicted for water in mixed precision: a million atoms have halos of
-73,000 rows of 32 bytes each way, twice a step, 2 x 30 us of 21.6 ms: 1.97 times one GPU, weak scaling 0.99, and
-nothing to gain from computing while they travel; 12,288 atoms 0.55 instead of 0.75 ms a step, a tenth of it halos.
+H200s with NVLink, water in mixed precision: a million atoms 1.97 times one GPU on two and 3.82 times on four (22.3
+and 11.5 ms a step), weak scaling 0.99; 98,304 atoms 1.71 and 2.89 times; 12,288 on two 1.03 times.
 
 1,000 structures of 10 to 60 atoms in double precision: 3.4 s one by one, 0.08 s in one call.
 
