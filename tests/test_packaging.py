@@ -196,5 +196,6 @@ def test_no_text_presumes_a_release():
     """An extra is installed from a checkout: the name dpmd is on no index yet."""
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     named = re.compile(r"\bdpmd\[(cuda|docs|mpi|test)")
-    found = [str(path.relative_to(ROOT)) for path in [*modules(), *tests] if named.search(path.read_text("utf-8"))]
+    texts = [*modules(), *tests, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    found = [str(path.relative_to(ROOT)) for path in texts if named.search(path.read_text("utf-8"))]
     assert not found, f"'.[extra]' in the checkout, not 'dpmd[extra]': {', '.join(found)}"
