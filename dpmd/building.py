@@ -125,6 +125,7 @@ def simulation(
     if potential.device != "cpu":
         DeviceRun(potential, system, made.ensemble.needs_virial, made.parameters).take_over(made)
     stops = on_overflow == "error"
+    made.operators.look_anew()  # a Potential may have seen other systems
     if safe or stops:
         limit = (1.0 if max_displacement is None else max_displacement) if safe else float("inf")
         made.hooks.insert(0, Safety(limit, "dpmd.failed.extxyz", stop_on_overflow=stops, warn=warnings.warn))

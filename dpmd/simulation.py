@@ -128,11 +128,12 @@ class Simulation:
 
         atoms : ASE Atoms, which are not changed; model : path, or a :class:`dpmd.Potential` to share.
 
-        Options and their defaults: ``ensemble="nve"`` (or nvt, npt, nph) with the keys of an input file's
-        ``[ensemble]`` (``temperature_K=330``, ``thermostat="langevin"``, ``pressure_bar=1``, ...: see
-        ``md-run --help-input``); ``timestep_fs=0.5``; ``initial_temperature_K=None``; ``seed=1``; ``steps=0``, over
-        which ramps extend; ``device="auto"``; ``precision="mixed"``; ``threads=None``, all cores; ``skin=1.0`` (Å);
-        ``fparam=None``, ``aparam=None``; ``hooks=()``; ``safe=True``; ``processes=None``, ``decomposition="node"``.
+        Options: ensemble (``"nve"`` unless told; nvt, npt, nph) with the keys of an input file's ``[ensemble]``
+        (``temperature_K=330``, ``thermostat="langevin"``, ``pressure_bar=1``, ...: see ``md-run --help-input``);
+        timestep_fs (0.5); initial_temperature_K; seed; steps, over which ramps extend; device (``"auto"``), precision
+        (``"mixed"``), threads (all cores), skin (1 Å), tabulate, low_rank, rank, as for Potential; fparam, aparam;
+        on_overflow (``"warn"``); hooks; safe (True), max_displacement (1 Å); processes, decomposition, balance,
+        halo_precision for several ranks.
         :func:`dpmd.building.simulation` explains each.  Raises InputError for whatever does not fit.
         """
         from .building import simulation

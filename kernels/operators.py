@@ -39,6 +39,9 @@ class Operators(Protocol):
 
     nearest: float
 
+    def look_anew(self):
+        """Forget the nearest pair: what comes is of another system."""
+
     def evaluate(
         self,
         positions,

@@ -858,6 +858,7 @@ class Session:
         if parameters:
             simulation.parameters = self._first_parameters()
         if self.safety is None:  # one for all runs: it warns once
+            simulation.operators.look_anew()
             self.safety = Safety(
                 self.options.max_displacement, Path("failed.extxyz"), self.options.on_overflow == "error",
                 warn=self.log.warning,

@@ -94,10 +94,14 @@ class CpuOperators:
             fit_first=packed.fitting.first,
         )
         self._neighbors = None
-        #: Å, distance of the nearest pair within the cutoff that was evaluated so far
-        self.nearest = np.inf
+        self.look_anew()
         #: seconds per phase (geometry, embedding, descriptor, fitting, force), averaged over threads
         self.seconds = dict.fromkeys(kernels.PHASES, 0.0)
+
+    def look_anew(self):
+        """Forget the nearest pair: what comes is of another system."""
+        #: Å, distance of the nearest pair within the cutoff that was evaluated so far
+        self.nearest = np.inf
 
     def in_double(self):
         """Operators of the same model, with as many threads, in float64; these where they are."""

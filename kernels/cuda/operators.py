@@ -131,6 +131,12 @@ class CudaOperators:
         #: as of the CPU operators; kernels of a recorded step are not timed one by one
         self.seconds = dict.fromkeys(("geometry", "embedding", "descriptor", "fitting", "force"), 0.0)
 
+    def look_anew(self):
+        """Forget the nearest pair: what comes is of another system."""
+        self._nearest = np.inf
+        if self._work is not None:
+            self._work.counters[1:].fill(0)
+
     def in_double(self):
         """Operators of the same model, on the same device, in float64; these where they are."""
         if self.precision == "double":

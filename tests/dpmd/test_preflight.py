@@ -91,9 +91,11 @@ def test_predicted_memory_is_about_what_a_run_takes(water_run, tmp_path):
     import sys
 
     water_run("--check", structure={"replicate": [10, 10, 10]}, run={"steps": 2, "precision": "mixed"}, output=[])
-    program = "import sys; from dpmd.cli import md_run; md_run(['run.toml', '--device', 'cpu'])"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
+    program = "import sys; from dpmd.cli import md_run; md_run(['run.toml', '--device', 'cpu', '--overwrite'])"
+    for _ in range(2):  # compiling, the first time, takes more than the atoms
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
     predicted = float(done.stdout.split("memory      about ")[1].split()[0]) * 2**20
     used = json.loads((tmp_path / "run.summary.json").read_text())["peak_memory_bytes"]
     assert 0.6 < predicted / used < 1.5
@@ -180,10 +182,8 @@ def test_a_check_of_a_script_finds_what_that_of_an_input_file_finds(water_run, s
     code, other = water_run("--check")
     assert code == 0, other
     for line in ("  O     2", "  shortest  ", "  expected  ", "as in this run"):
-        (ours,), (theirs,) = (
-            [x.split(" (atoms")[0] for x in text.splitlines() if line in x] for text in (checked, other)
-        )
-        assert ours == theirs
+        ours, theirs = ([x.split(" (atoms")[0] for x in text.splitlines() if line in x] for text in (checked, other))
+        assert ours == theirs != []
     assert "MiB predicted" in checked
     assert "WARNING" not in checked
     assert "nothing was run (--check)" in checked
@@ -234,9 +234,9 @@ def test_integrators_of_groups(find_model, small_water):
     system = Potential(find_model("water_md0.dp"), threads=1).system(small_water)
     half = Group(np.arange(25) < 13)
     fixes = {
-        "a": VelocityVerlet(1e-3, half),
-        "b": VelocityVerlet(1e-3),
-        "c": VelocityVerlet(1e-3, Group(np.arange(25) > 12)),
+        "a": VelocityVerlet(half),
+        "b": VelocityVerlet(),
+        "c": VelocityVerlet(Group(np.arange(25) > 12)),
     }
     assert "24 atoms, by fixes a, b, c" in preflight.check_integrators(fixes, system)[0]
     del fixes["b"]

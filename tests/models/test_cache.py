@@ -52,7 +52,7 @@ def test_a_file_replaced_after_it_was_read_does_not_lend_its_digest(model_file, 
         at_that_moment.setattr(cache, "load", load_and_replace)
         first = cache.load_for_operators(model_file)
     assert first.digest == digest
-    assert np.abs(tables(first) - right).max() > 1e-3
+    assert tables(first).shape != right.shape or np.abs(tables(first) - right).max() > 1e-3
     second = cache.load_for_operators(model_file)
     assert second.digest == hashlib.sha256(model_file.read_bytes()).hexdigest() != digest
     assert np.array_equal(tables(second), right)
