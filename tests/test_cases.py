@@ -70,4 +70,4 @@ def test_case(name, tmp_path, monkeypatch):
 
 
 def test_there_are_cases():
-    assert len(CASES) >= 1
+    assert len(CASES) >= 17
