@@ -272,7 +272,8 @@ class LangevinForce(_Reservoir):
 
     def restore(self, state):
         super().restore(state)
-        self._half = float(state["half_work"])
+        # checkpoints of dpmd's first state lack it: the energy then begins lower by half a step's work
+        self._half = float(state.get("half_work", 0.0))
 
 
 class Momentum(GroupFix):
