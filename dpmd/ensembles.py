@@ -43,8 +43,8 @@ class Ramp:
 class Fix:
     """Something that acts at given stages of a step.  Override what is needed.
 
-    ``first_half``, then new forces, ``after_forces``, ``second_half``, and ``end_of_step`` once
-    the step's number has been raised.  ``start`` is called when a run begins, with forces known.
+    ``first_half``, ``moved`` once all have moved the atoms, then new forces, ``after_forces``, ``second_half``, and
+    ``end_of_step`` once the step's number has been raised.  ``start`` is called when a run begins, with forces known.
     The time step is ``system.timestep``: nothing that depends on it is to be kept, for it may change.
 
     Each class says for itself (a property, where it depends on the instance) whether a total momentum of
@@ -76,6 +76,9 @@ class Fix:
 
     def first_half(self, system):
         """Before the forces."""
+
+    def moved(self, system):
+        """After the first halves of all, before the forces: may correct where atoms went."""
 
     def after_forces(self, system):
         """May change ``system.forces``."""

@@ -69,6 +69,8 @@ class Together(Fix):
     def first_half(self, system):
         for part in self.parts.values():
             part.first_half(system)
+        for part in self.parts.values():
+            part.moved(system)
 
     def after_forces(self, system):
         for part in self.parts.values():
@@ -445,7 +447,7 @@ class WallReflect(GroupFix):
         super().__init__(group)
         self.walls = walls
 
-    def first_half(self, system):
+    def moved(self, system):
         chosen = np.arange(len(system)) if self.group is None else np.flatnonzero(self.group.mask(system))
         for axis, side, position in self.walls:
             if position is None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from dpmd.models.readers import kind_of_binary
 
 from .errors import InputError
-from .options import REQUIRED, SECTIONS, suggestion
+from .options import REQUIRED, SECTIONS, USED_BY, suggestion
 
 
 class _Lines:
@@ -55,6 +55,11 @@ def check_section(section, content, index, where):
             mistakes.append(f"{where(None)}: {section.title} lacks {option.name!r} ({option.help})")
         else:
             setattr(values, option.name, option.default)
+    if not mistakes:
+        for key in content:
+            which, used = USED_BY.get((section.name, key), ("", None))
+            if used and not used(values):
+                mistakes.append(f"{where(key)}: {key} would do nothing here: it is for {which}; leave it out")
     if mistakes:
         raise InputError(*mistakes)
     values.where = where

@@ -363,6 +363,32 @@ SECTIONS = (
     ),
 )  # fmt: skip
 
+_HEAT, _CELL = ("nvt", "npt"), ("npt", "nph")
+_of_heat = 'type = "nvt" and "npt"', lambda e: e.type in _HEAT
+_of_cell = 'type = "npt" and "nph"', lambda e: e.type in _CELL
+#: keys that only some choices of their section use: {(section, key): (which, whether these settings do)}
+USED_BY = {
+    ("ensemble", "thermostat"): _of_heat,
+    ("ensemble", "relaxation_time_ps"): _of_heat,
+    ("ensemble", "chain_length"): (
+        "the nose-hoover thermostat and the mtk barostat",
+        lambda e: (e.type in _HEAT and e.thermostat == "nose-hoover") or (e.type in _CELL and e.barostat == "mtk"),
+    ),
+    ("ensemble", "barostat"): _of_cell,
+    ("ensemble", "pressure_bar"): _of_cell,
+    ("ensemble", "pressure_relaxation_time_ps"): _of_cell,
+    ("ensemble", "coupling"): _of_cell,
+    ("ensemble", "bulk_modulus_bar"): (
+        'the berendsen barostat of type = "npt" and "nph"', lambda e: e.type in _CELL and e.barostat == "berendsen",
+    ),
+    ("minimize", "coupling"): ("a cell that relaxes, to pressure_bar", lambda m: m.pressure_bar is not None),
+    ("minimize", "pressure_bar"): (
+        'method = "cg" and "sd": no other relaxes the cell', lambda m: m.method in ("cg", "sd"),
+    ),
+    ("analysis", "cutoff_A"): ('type = "rdf" and "coordination"', lambda a: a.type in ("rdf", "coordination")),
+    ("analysis", "bins"): ('type = "rdf"', lambda a: a.type == "rdf"),
+}  # fmt: skip
+
 RUN_OPTIONS = next(s for s in SECTIONS if s.name == "run").options
 #: options of [run] that say how several ranks share the work
 OF_RANKS = ("decomposition", "ranks_per_node", "balance", "halo_precision")

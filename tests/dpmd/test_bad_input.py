@@ -1,9 +1,11 @@
 """Bad input: a clear message, exit code 2 before anything runs, 1 in mid-run."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -361,3 +363,26 @@ def test_checkpoint_on_a_full_disk(tmp_path, small_water, find_model):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.h5"]
+
+
+@pytest.mark.parametrize(
+    ("section", "content", "words"),
+    [
+        ("ensemble", {"type": "nvt", "pressure_bar": 1.0}, 'nothing here: it is for type = "npt"'),
+        ("ensemble", {"type": "nve", "thermostat": "langevin"}, "thermostat would do nothing"),
+        ("ensemble", {"type": "nvt", "chain_length": 5}, "chain_length would do nothing"),
+        ("ensemble", {"type": "npt", "pressure_bar": 1.0, "bulk_modulus_bar": 1e3}, "bulk_modulus_bar would do"),
+        ("minimize", {"method": "fire", "pressure_bar": 1e3}, "no other relaxes the cell"),
+        ("minimize", {"method": "cg", "coupling": "tri"}, "coupling would do nothing"),
+        ("analysis", [{"type": "msd", "bins": 20}], "bins would do nothing"),
+    ],
+)
+def test_keys_that_nothing_uses_are_refused_before_files_are_touched(water_run, section, content, words):
+    code, text = water_run()
+    assert code == 0, text
+    kept = Path("run.thermo.csv").read_bytes()
+    code, text = water_run("--overwrite", **{section: content})
+    assert code == 2
+    assert words in text
+    assert re.search(r"run\.toml:\d+: ", text)
+    assert Path("run.thermo.csv").read_bytes() == kept

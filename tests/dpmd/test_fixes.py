@@ -656,10 +656,10 @@ def test_wall_reflect():
     system.ids = np.array([3, 1, 2])
     system.velocities[:] = (1.0, 2.0, -3.0)
     # origin (1, -2, 3): x = 20 is 19 from the corner; the cell's faces in z lie at 0 and 22
-    WallReflect([(0, 1, 20.0), (1, -1, -2.0), (2, -1, None), (2, 1, None)], group).first_half(system)
+    WallReflect([(0, 1, 20.0), (1, -1, -2.0), (2, -1, None), (2, 1, None)], group).moved(system)
     np.testing.assert_allclose(system.positions, ((19.5, 5.0, -0.25), (18.5, 5.0, 21.5), (18.5, 5.0, 21.25)))
     np.testing.assert_allclose(system.velocities, ((1, 2, -3), (-1, 2, -3), (-1, 2, 3)))
-    WallReflect([(2, -1, None)]).first_half(system)
+    WallReflect([(2, -1, None)]).moved(system)
     np.testing.assert_allclose(system.positions[0], (19.5, 5.0, 0.25))
     np.testing.assert_allclose(system.velocities[0], (1, 2, 3))
 

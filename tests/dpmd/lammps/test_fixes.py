@@ -202,6 +202,16 @@ def test_as_lammps(name, script):
     assert Path("end.dump").read_text(encoding="utf-8") == end
 
 
+def test_walls_turn_atoms_back_wherever_their_fix_stands(script):
+    """LAMMPS applies them after the integration, whatever the order of the commands."""
+    last = text("wall/reflect")
+    edge = "zhi EDGE units box"
+    first = last.replace(NVE, "", 1).replace(edge, f"{edge}\n{NVE.strip()}", 1)
+    assert first.index("wall/reflect") < first.index(" nve")
+    rows = tables(script(last))
+    assert tables(script(first)) == rows
+
+
 SHORT = HEAD.format(early="0.0005", data="water24.lmp", model="water_md0.pb")
 
 
