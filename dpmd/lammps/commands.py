@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ..ensembles import Fix
 from ..errors import InputError
 from . import structure
-from .computes import COMPUTES, KEYWORDS
+from .computes import COMPUTES, KEYWORDS, Pressure, Temperature
 from .datafile import write_data
 from .dumps import COLUMNS, DUMPS
 from .fixes import FIXES
@@ -279,6 +281,30 @@ def _unfix(session, words):
     session.fix_styles.pop(words[0], None)
 
 
+def _check_own_compute(session, fix_id, target, name, compute_id):
+    """Raises ScriptError for ``fix_modify temp`` or ``press`` by a compute other than what the fix looks at itself."""
+    source = session.compute(compute_id)
+    if session.system is None:
+        return
+    if name == "temp":
+        own = getattr(target, "group", None)
+        masks = [np.ones(session.system.ids.max(initial=0) + 1, bool) if g is None else g.chosen
+                 for g in (own, source.group)]  # fmt: skip
+        ids = session.system.ids
+        if isinstance(source, Temperature) and np.array_equal(masks[0][ids], masks[1][ids]):
+            return
+        what = "the temperature of the fix's own group"
+    else:
+        whole = isinstance(source, Pressure) and source.kinetic and source.virial
+        if whole and getattr(session.compute(source.temperature), "group", None) is None:
+            return
+        what = "the pressure of all atoms"
+    raise ScriptError(
+        f"fix_modify {fix_id} {name} {compute_id}: fixes look at {what} here, and this compute is another; leave it "
+        "out if that will do"
+    )
+
+
 def _fix_modify(session, words):
     target, rest = session.fix(words[0]), words[1:]
     while rest:
@@ -291,9 +317,7 @@ def _fix_modify(session, words):
                 raise ScriptError(f"fix {words[0]} ({style}) has no potential energy: fix_modify energy does nothing")
             target.counts = _yes(value[0])
         elif name in ("temp", "press"):
-            source = session.compute(value[0])
-            if name == "temp" and hasattr(target, "group"):
-                target.group = source.group
+            _check_own_compute(session, words[0], target, name, value[0])
         elif name not in ("virial", "dynamic/dof", "respa"):
             raise ScriptError(f"fix_modify {name!r} is not supported; known: energy, press, temp, virial")
 
@@ -386,7 +410,11 @@ def _thermo_style(session, words):
 
 
 def _thermo_modify(session, words):
+    before = session.thermo.temperature
     session.thermo.modify(words)
+    pressure = session.computes.get(session.thermo.pressure)
+    if session.thermo.temperature != before and isinstance(pressure, Pressure):
+        pressure.temperature = session.thermo.temperature  # its kinetic part, too
 
 
 # --------------------------------------------------------------------- running
@@ -416,9 +444,7 @@ def _run(session, words):
             session.log.warning("No fixes with time integration, atoms won't move")
         session.run(steps, begin, end)
         return
-    begin = session.require_box().step if begin is None else begin
-    end = session.system.step + steps if end is None else end
-    while steps > 0:
+    while steps > 0:  # each part is a run of its own, for ramps too, as in LAMMPS
         now = min(every, steps)
         session.run(now, begin, end)
         steps -= now

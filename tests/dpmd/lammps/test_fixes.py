@@ -233,6 +233,8 @@ def test_csvr(script):
 
 
 REFUSED = {
+    "compute c o temp\nfix_modify 2 temp c": "fix_modify 2 temp c: .* of the fix's own group",
+    "compute c o temp\ncompute p all pressure c\nfix_modify 1 press p": "fix_modify 1 press p: .* the pressure of all",
     "thermo_style custom step f_1": "f_1 has no scalar",
     "thermo_style custom step f_3": "f_3 has no scalar",
     "thermo_style custom step f_2[1]": r"f_2 has no vector",
@@ -241,6 +243,44 @@ REFUSED = {
     "fix 4 all ave/time 1 1 1 c_thermo_temp\nreset_timestep 0": r"fix 4 \(ave/time\) counts steps",
     "fix 4 all vector 1 c_thermo_temp\nreset_timestep 0": r"fix 4 \(vector\) counts steps",
 }
+
+
+def test_computes_that_fixes_look_at_anyway_are_taken(script):
+    lines = "compute c all temp\ncompute p all pressure c\nfix_modify 1 temp c\nfix_modify 1 press p\n"
+    script(SHORT + "fix 1 all npt temp 300 300 0.1 iso 0 0 1\n" + lines + "run 1\n")
+
+
+COPPER_MODEL = Path(__file__).resolve().parents[3] / "examples/copper/copper.dp"
+COPPER = """units metal
+lattice fcc 3.62
+region b block 0 3 0 3 0 3
+create_box 1 b
+create_atoms 1 box
+mass 1 63.546
+pair_style deepmd ${model}
+pair_coeff * *
+velocity all create 300 12345
+region low block INF INF INF INF INF 5.0 units box
+group low region low
+fix 1 all nve
+"""
+
+
+def test_pressure_follows_the_temperature_of_thermo_modify(script):
+    """LAMMPS hands the compute on to thermo_press; its numbers, for the compressed model."""
+    text = COPPER + "compute c low temp\nthermo_modify temp c\nthermo_style custom step press pxx\n"
+    text += "thermo_modify temp c\nrun 0\n"
+    (row,) = tables(script(text, model=COPPER_MODEL))
+    assert row[1:] == pytest.approx([-30853.64, -30838.30], abs=0.05)
+
+
+def test_parts_of_a_run_have_ramps_of_their_own(script):
+    """run N every M: each part goes through the whole ramp, as in LAMMPS, whose temperatures these are."""
+    text = COPPER + "fix 2 all temp/berendsen 300 900 0.02\nthermo_style custom step temp elaplong\nthermo 5\n"
+    log = script(text + "run 20 every 5 'print x'\n", model=COPPER_MODEL)
+    rows = {int(row[0]): row for row in map(str.split, log.splitlines()) if len(row) == 3 and row[0] in ("5", "10")}
+    assert float(rows[5][1]) == pytest.approx(375.914, abs=2e-3)
+    assert float(rows[10][1]) == pytest.approx(415.949, abs=2e-3)
 
 
 @pytest.mark.parametrize("line", REFUSED)
