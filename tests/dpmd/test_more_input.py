@@ -17,10 +17,9 @@ COUPLINGS = [
 
 
 def ensemble(kind, thermostat, barostat, coupling):
-    return {
-        "type": kind, "thermostat": thermostat, "barostat": barostat, "coupling": coupling, "temperature_K": 300.0,
-        "pressure_bar": 1.0, "pressure_relaxation_time_ps": 0.5,
-    }  # fmt: skip
+    heat = {"thermostat": thermostat} if kind in ("nvt", "npt") else {}
+    cell = {"barostat": barostat, "coupling": coupling, "pressure_bar": 1.0, "pressure_relaxation_time_ps": 0.5}
+    return {"type": kind, "temperature_K": 300.0, **heat, **(cell if kind in ("npt", "nph") else {})}
 
 
 @pytest.mark.parametrize("case", COUPLINGS, ids="-".join)

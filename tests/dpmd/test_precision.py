@@ -77,3 +77,10 @@ def test_open_structures_have_no_pressure():
     assert fine
     assert "bar" not in verdict
     assert all(row[3] == "-" and float(row[-1]) < 1e-4 for row in rows[1:])
+
+
+def test_large_pressures_may_be_wrong_by_a_part_of_them():
+    """Single precision in a crystal at 600 kbar: 50 bar are a ten-thousandth of it."""
+    _, rows, verdict, fine = report("mixed", bulk("Cu", "fcc", a=2.95, cubic=True))
+    assert max(float(row[3].split()[0]) for row in rows[1:]) > 10
+    assert fine, verdict
